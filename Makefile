@@ -1,7 +1,7 @@
-# What a bare machine with Python 3.11, Rust and a C compiler needs is made here, in .venv and target.
+# A machine with Python 3.11, Rust and a C compiler needs nothing else: make installs the rest into .venv and target.
 #
 #   make test    cargo test, pytest, and a short slice through the command line
-#   make test-all  the same with all cases: kills at every line, tiny benchmarks, whole grids
+#   make test-all  make test with all cases: kills at every line, tiny benchmarks, whole grids
 #   make demo    the demonstration (ARGS="--level 5" for the real thing)
 #   make lint    formatters, linters, types, stubs
 #   make bench   benchmarks (ARGS=NAME for one)
@@ -12,7 +12,7 @@
 #   make wheel   a wheel in dist, tried in an empty environment (ARGS="--zig --compatibility manylinux_2_28" for
 #                older systems, with zig)
 #   make coverage  lines that the tests run: totals, and pages in coverage (ARGS="tests/test_fill.py" for Python tests)
-#   make clean   removes what was made here
+#   make clean   removes all that make has made
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -21,7 +21,7 @@ MAKEFLAGS += --no-builtin-rules
 
 # Another environment of the caller's must not leak in.
 unexport PYTHONPATH PYTHONHOME PYTHONSTARTUP CONDA_PREFIX PIP_TARGET PIP_PREFIX PIP_USER
-# Without bytecode, each of the hundreds of processes of the tests compiles the package anew.
+# Without bytecode, each of the hundreds of processes of the tests compiles the package again.
 unexport PYTHONDONTWRITEBYTECODE
 export PIP_QUIET := 1
 export VIRTUAL_ENV := $(CURDIR)/.venv
@@ -65,9 +65,9 @@ ifneq ($(words $(wildcard target/release/liboutcore.so python/outcore/_c/lib/lib
 .PHONY: $(C_LIBRARY)
 endif
 
-# Rust's tests and Python's at once, and so their builds: much of their time they wait for clocks, disks, and each
-# other's processes. What Rust's print comes at their end, in one piece. Without `env` they would ignore Ctrl-C, as
-# all does that a shell starts in the background.
+# Rust's tests and Python's run at the same time, and so do their builds: for much of their time, they wait for clocks,
+# disks, and each other's processes. The output of Rust's tests comes at their end, in one piece. Without `env` they
+# would ignore Ctrl-C, as all processes do that a shell starts in the background.
 test: ARGS := $(or $(ARGS),$(PROCESSES))
 test-all: ARGS := $(PROCESSES) --exhaustive
 test-all: export OUTCORE_EXHAUSTIVE := 1
@@ -115,7 +115,7 @@ lint-python: $(CORE)
 	mypy
 	python -m mypy.stubtest outcore._core --allowlist tools/stubtest-allowlist --ignore-unused-allowlist
 
-# Minimal Rust installations lack some of these; what is there is used.
+# Minimal Rust installations lack some of these programs; make uses those that it finds.
 lint-rust:
 	tools/setup --compilers
 	if cargo fmt --version >/dev/null 2>&1; then cargo fmt --check; \

@@ -83,7 +83,7 @@ try:
     inner[...] = saved["u"]
     first = saved.attributes["step"]
     if rank == 0:
-        print(f"going on from step {first} with {ranks} ranks")
+        print(f"resuming from step {first} with {ranks} ranks")
 except oc.errors.NotFoundError:
     inner[...] = mode
     first = 0

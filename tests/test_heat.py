@@ -24,7 +24,7 @@ def test_killed_and_restarted_on_other_ranks(tmp_path: Path) -> None:
     done = mpiexec(2, HEAT, where, "--go-on")
     assert done.returncode == 0, done.stderr
     first, last = done.stdout.splitlines()
-    assert first in {f"going on from step {step} with 2 ranks" for step in (30, 35)}
+    assert first in {f"resuming from step {step} with 2 ranks" for step in (30, 35)}
     assert last.startswith("60 steps, 12 of them")
     with xarray.open_zarr(where) as found:
         assert dict(found.sizes) == {"time": 12, "y": 96, "x": 96}
@@ -40,7 +40,7 @@ def test_the_same_in_a_served_pool(way: str, monkeypatch: pytest.MonkeyPatch) ->
         done = mpiexec(2, HEAT, "heat", f"--pool={url}", "--go-on")
         assert done.returncode == 0, done.stderr
         first, last = done.stdout.splitlines()
-        assert first in {f"going on from step {step} with 2 ranks" for step in (30, 35)}
+        assert first in {f"resuming from step {step} with 2 ranks" for step in (30, 35)}
         assert last.startswith("60 steps, 12 of them")
         # Explicit Euler shrinks the mode by the same factor in each step.
         h = 1 / 97

@@ -333,7 +333,7 @@ static void test_vectored(void) {
     outcore_file *file = opened("vectored", O_RDWR | O_CREAT);
     OK(outcore_file_writev_at(file, 7, given, 4));
     NEED(outcore_file_length(file) == 90010);
-    /* One byte, 90000 bytes, and what is left of the file. */
+    /* One byte, 90000 bytes, and the rest of the file. */
     memset(last, 'x', sizeof last);
     NEED(outcore_file_readv_at(file, 7, wanted, 3) == 90003);
     NEED(memcmp(last, "a", 1) == 0 && memcmp(found, "bc", 2) == 0);

@@ -4,8 +4,8 @@
  *     ranks URL RANK SIZE SOCKETS VERB PATH BOXES DATA [FAULT]
  *
  * VERB is array-write, array-read, file-write or file-read. BOXES has the first indices and the lengths of each box, such as
- * "0,0:4,5;8,0:2,5" for two, or "-" for none. DATA is the file with the elements, or for a read the file to make. FAULT is
- * what goes wrong: "short" (a byte of memory is missing), "read-only" (the handle), "leaves" (before the first message),
+ * "0,0:4,5;8,0:2,5" for two, or "-" for none. DATA is the file with the elements, or for a read the file to make. FAULT
+ * names the fault: "short" (a byte of memory is missing), "read-only" (the handle), "leaves" (before the first message),
  * "silent" (after the last message), "hangs" (the same, but it stays alive), "astray" (another path), "null" (no handle),
  * "forks" (a child of the process makes the call).
  */

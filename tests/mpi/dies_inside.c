@@ -1,5 +1,5 @@
-/* One process of a job of pairs. The second process of each pair dies inside a call of MPI-IO, and the first one tells what the
- * call returns.
+/* One process of a job of pairs. The second process of each pair dies inside a call of MPI-IO, and the first one prints the
+ * call's result.
  *
  * Run it as `dies_inside URL FOLDER CALL:FUNCTION:COUNT...`, with a case for each pair: in CALL, the second process dies before it
  * calls FUNCTION for the time COUNT. With `MPI_Finalize`, it calls that instead of CALL. The results are files in the folder, named

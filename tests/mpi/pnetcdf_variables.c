@@ -2,7 +2,7 @@
  *
  *     pnetcdf_variables write|read FILE
  *
- * With "write", it makes the file, and reads it before it closes it. Each process prints "well", or what is wrong.
+ * With "write", it makes the file, and reads it before it closes it. Each process prints "well", or the fault.
  */
 
 #include <mpi.h>
@@ -117,7 +117,7 @@ static void write_records(void) {
     CHECK(ncmpi_buffer_detach(file));
 }
 
-/* A later variable and a longer header move what is in the file. */
+/* A later variable and a longer header move the data in the file. */
 static void extend(void) {
     MPI_Offset start[2] = {X * rank, 0}, counted[2] = {X, Z};
     int places[2] = {dims[1], dims[3]}, ends[X * Z];

@@ -2,7 +2,7 @@
  *
  *     subarrays FILE N
  *
- * The memory of a block has guard cells on each side. It prints "well", or what is wrong.
+ * The memory of a block has guard cells on each side. It prints "well", or the fault.
  */
 
 #include <mpi.h>

@@ -1,4 +1,4 @@
-/* What the processes of a file agree on, and how they notice that one of them is gone.
+/* The agreements of the processes of a file, and how they notice that one of them is gone.
  *
  * A process may compute for hours before it enters a call of all processes, so a wait has no limit of its own. From the opening
  * of a file to its close, each process gives a sign of life in the pool. A process that waits tests the signs of the others.

@@ -29,7 +29,7 @@ static int query(void *state, MPI_Status *status) {
     return status->MPI_ERROR;
 }
 
-/* Of MPI and the thread of the file, the last owner frees a job: MPICH ends requests before their completion. */
+/* MPI and the thread of the file own a job, and the last owner frees it: MPICH ends requests before their completion. */
 static int free_job(void *state) {
     struct job *job = state;
     if (__atomic_sub_fetch(&job->owners, 1, __ATOMIC_SEQ_CST) == 0) {

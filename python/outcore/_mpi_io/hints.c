@@ -36,8 +36,8 @@ int check_hints(MPI_Info given) {
     return 0;
 }
 
-/* Sets the hints in force. Servers do what the nodes of collective buffering do elsewhere. Hints without effect are left out, as
- * the standard says. */
+/* Sets the hints in force. Servers take the place of the nodes of collective buffering. As the standard says, hints without
+ * effect are left out. */
 int set_hints(struct open_file *file) {
     outcore_status status;
     char value[MPI_MAX_INFO_VAL];

@@ -128,7 +128,7 @@ static int open_file(struct open_file *file, int is_creator, MPI_Info info) {
     return failed_call(file->context, result, file->path);
 }
 
-/* Names the files of turns and the signs of life anew, the same on all processes. */
+/* Gives the files of turns and the signs of life new names, the same on all processes. */
 static int name_new(struct open_file *file) {
     MPI_Offset salt[2];
     size_t room = strlen(file->path) + 80;
@@ -181,7 +181,7 @@ static int duplicate_comm(struct open_file *file) {
     return class;
 }
 
-/* Frees a file, and what of it has been made. */
+/* Frees a file and those of its parts that exist. */
 static void free_file(struct open_file *file) {
     outcore_file_close(file->file);
     free_view(&file->view);

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-/* What this process knows in one pool. */
+/* The processes that this one knows in one pool. */
 struct known {
     const outcore_pool *pool;
     uint64_t own; /* its number, or 0 */
@@ -24,7 +24,7 @@ struct known {
 static struct known *all;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Finds what is known in a pool; the caller holds the lock. Without memory, that is nothing. */
+/* Finds the processes that this one knows in a pool; the caller holds the lock. NULL without memory. */
 static struct known *known_in(const outcore_pool *pool) {
     struct known *found = all;
     int size = 0;
@@ -106,7 +106,7 @@ int know_peers(struct open_file *file) {
     return 0;
 }
 
-/* Keeps what the processes of a file have told each other: number i is `told[i * stride]`. */
+/* Keeps the numbers that the processes of a file have sent each other: number i is `told[i * stride]`. */
 void remember_peers(struct open_file *file, const MPI_Offset *told, int stride) {
     int size;
     if (file->peers == NULL) {

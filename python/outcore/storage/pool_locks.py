@@ -12,8 +12,8 @@ process, never removes another process's claim. A killed process leaves at most 
 every process on its machine can see that it has died.
 
 If several processes create claims at once, a process that sees an older claim withdraws its own.
-The oldest one waits for that, so one of them gets the lock. The age decides only who withdraws: it
-never gives the lock.
+The oldest one waits for that, so one of them gets the lock. The age decides
+only which caller withdraws: it never gives the lock.
 """
 
 import contextlib
