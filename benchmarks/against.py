@@ -134,7 +134,10 @@ class Comparison:
         rounds = len(self.rounds.measures[OURS])
         return Figure(
             f"{self.name}: I/O time hidden",
-            [run["overlap"] * 100 for run in self.found[OURS][-rounds:]],
+            [
+                math.nan if (share := run["overlap"]) is None else share * 100
+                for run in self.found[OURS][-rounds:]
+            ],
             unit="%",
             ours=f"busy {self.report['io_seconds']:.2f} s, "
             f"waited {self.report['wait_seconds']:.2f} s",

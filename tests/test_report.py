@@ -32,8 +32,18 @@ def test_derived_figures() -> None:
     assert "75% hidden" in str(r)
 
 
-def test_a_call_without_io_hides_all_of_it() -> None:
-    assert report().overlap == 1.0
+def test_a_call_without_measured_io_has_no_overlap(tmp_path: Path) -> None:
+    r = report(wait_seconds=0.004)
+    assert r.overlap is None
+    assert r.to_dict()["overlap"] is None
+    assert "hidden" not in str(r)
+    r.save(tmp_path / "r")
+    assert Report.load(tmp_path / "r").overlap is None
+
+
+def test_io_that_took_no_millisecond_is_not_printed() -> None:
+    assert "hidden" not in str(report(io_seconds=0.0004, wait_seconds=0.004))
+    assert "busy 1 ms, waited for 0 ms: 100% hidden" in str(report(io_seconds=0.001))
 
 
 def test_plan_and_run_side_by_side() -> None:
@@ -45,7 +55,7 @@ def test_plan_and_run_side_by_side() -> None:
 def test_json_has_every_figure_and_no_spans() -> None:
     values = json.loads(report(spans=np.zeros((1, 6), np.uint64)).to_json())
     assert values["bytes_read"] == 800
-    assert values["overlap"] == 1.0
+    assert values["overlap"] is None
     assert "spans" not in values
 
 

@@ -61,7 +61,7 @@ def draw_timeline(report: Report, path: PathLike) -> Path:
     lanes.set_yticks(np.arange(len(LANES)) + 0.4, [label for label, _ in reversed(LANES.values())])
     lanes.set_title(
         f"{report.title}: {report.seconds:.1f} s, {report.gflops_per_s:.0f} GFLOP/s"
-        + (f", {report.overlap:.0%} of the disk's work hidden" if report.io_seconds else ""),
+        + ("" if report.overlap is None else f", {report.overlap:.0%} of the disk's work hidden"),
         fontsize=11,
     )
     for kind in ("read", "write"):

@@ -169,9 +169,12 @@ class Report:
         return self.flops / self.seconds / 1e9 if self.seconds > 0 else 0.0
 
     @property
-    def overlap(self) -> float:
-        """Share of the disk's busy time that overlapped with arithmetic."""
-        return max(1 - self.wait_seconds / self.io_seconds, 0.0) if self.io_seconds else 1.0
+    def overlap(self) -> float | None:
+        """Share of the disk's busy time that overlapped with arithmetic.
+
+        `None` if the call measured no such time.
+        """
+        return max(1 - self.wait_seconds / self.io_seconds, 0.0) if self.io_seconds else None
 
     @property
     def residual_variances(self) -> list[float]:
@@ -292,10 +295,9 @@ class Report:
         if self.words_lower_bound:
             moved = over_the_least(self.words_moved(), self.words_lower_bound)
             rows.append(("words moved", moved))
-        if self.io_seconds:
-            busy, waited = format_seconds(self.io_seconds), format_seconds(self.wait_seconds)
-            hidden = f"{self.overlap:.0%} hidden"
-            rows.append(("disk", f"busy {busy}, waited for {waited}: {hidden}"))
+        busy, waited = format_seconds(self.io_seconds), format_seconds(self.wait_seconds)
+        if self.overlap is not None and busy != format_seconds(0):
+            rows.append(("disk", f"busy {busy}, waited for {waited}: {self.overlap:.0%} hidden"))
         if self.memory_bytes:
             rows.append(
                 (
