@@ -23,6 +23,11 @@ def commands() -> Iterator[tuple[str, click.Command]]:
 
 
 COMMANDS = dict(commands())
+GROUPS = {
+    verb: command
+    for verb in VERBS
+    if isinstance(command := importlib.import_module(f"outcore.cli.{verb}").command, click.Group)
+}
 
 
 @pytest.fixture(params=COMMANDS)
@@ -52,6 +57,14 @@ def test_the_example_is_a_valid_command_line(named: tuple[str, Verb]) -> None:
     assert rest == []
     needed = [each.name for each in command.params if each.required]
     assert [name for name in needed if found.get(str(name)) in (None, ())] == []
+
+
+@pytest.mark.parametrize("verb", GROUPS)
+def test_the_help_of_a_group_has_the_example_of_one_of_its_verbs(verb: str) -> None:
+    shown = outcore(verb, "--help").stdout
+    examples = [each.example for each in GROUPS[verb].commands.values() if isinstance(each, Verb)]
+    assert [each for each in examples if f"\nExample:\n  {each}\n" in shown] != []
+    assert shown.index("Example:") < shown.index("Commands:")
 
 
 def test_each_option_is_in_one_group(named: tuple[str, Verb]) -> None:

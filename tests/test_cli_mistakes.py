@@ -52,6 +52,17 @@ def test_a_command_line_that_is_not_understood_is_a_document_too(
     assert error["message"].splitlines()[0] in result.stderr
 
 
+@pytest.mark.parametrize(("verb", "choice"), [("serve", "io"), ("plan", "lu_solve")])
+def test_choices_stand_on_indented_lines(verb: str, choice: str) -> None:
+    shown = outcore(verb).stderr
+    assert "\\t" not in shown
+    assert choice in [line.strip(" ,") for line in shown.splitlines() if line.startswith("  ")]
+
+
+def test_a_tab_of_an_argument_stays_visible() -> None:
+    assert "'non\\tsense'" in outcore("non\tsense").stderr
+
+
 @pytest.mark.parametrize("verb", ["status", "down"])
 def test_addresses_are_not_directories_of_daemons(verb: str) -> None:
     for address in ("outcore://pc1:7171", "outcore+tls://pc1:7171/"):

@@ -10,7 +10,7 @@ import click
 
 from outcore._util.printable import as_line
 from outcore.cli.places import ANY_PATH, Failures, key_option, paths_argument
-from outcore.cli.verbs import Verb, end, say, wants_json
+from outcore.cli.verbs import Verb, VerbGroup, end, say, wants_json
 from outcore.storage.file_attributes import (
     attribute,
     attribute_names,
@@ -23,7 +23,12 @@ PATH = click.argument("path", type=ANY_PATH)
 NAME = click.argument("name")
 
 
-@click.group("attr", short_help="Get, set, list and remove extended attributes.")
+@click.group(
+    "attr",
+    cls=VerbGroup,
+    short_help="Get, set, list and remove extended attributes.",
+    example="outcore attr set results/u.h5 run 'second, finer grid'",
+)
 def command() -> None:
     """Get, set, list and remove extended attributes.
 

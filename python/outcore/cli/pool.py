@@ -12,7 +12,7 @@ import click
 from outcore import _core
 from outcore._util.printable import as_line
 from outcore.cli.places import POOL_KEY
-from outcore.cli.verbs import Verb, end, say, wants_json
+from outcore.cli.verbs import Verb, VerbGroup, end, say, wants_json
 from outcore.errors import InvalidError, OutcoreError
 from outcore.pool import local_pool
 from outcore.pool.daemon_process import DaemonProcess
@@ -42,7 +42,12 @@ def _on_this_machine(context: click.Context, parameter: click.Parameter, given: 
 DIRECTORY = click.argument("directory", callback=_on_this_machine)
 
 
-@click.group("pool", short_help="Start, show, stop and check the daemons of a pool.")
+@click.group(
+    "pool",
+    cls=VerbGroup,
+    short_help="Start, show, stop and check the daemons of a pool.",
+    example="outcore pool up /mnt/a/pool /mnt/b/pool",
+)
 def command() -> None:
     """Start, show and stop the daemons of a pool on this machine; check any pool."""
 

@@ -68,9 +68,7 @@ class Verb(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the example, and the options by groups."""
-        with formatter.section("Example"):
-            # Not wrapped: a user copies the line.
-            formatter.write(f"{'':>{formatter.current_indent}}{self.example}\n")
+        _write_example(formatter, self.example)
         records = {
             parameter.name: record
             for parameter in self.get_params(ctx)
@@ -84,6 +82,25 @@ class Verb(click.Command):
             if rows := [records[name] for name in names if name in records]:
                 with formatter.section(title):
                     formatter.write_dl(rows)
+
+
+class VerbGroup(click.Group):
+    """A verb that is a group of verbs, whose help has the example of one of them."""
+
+    def __init__(self, *arguments: Any, example: str, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.example = example
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the example, the options, and the verbs of the group."""
+        _write_example(formatter, self.example)
+        super().format_options(ctx, formatter)
+
+
+def _write_example(formatter: click.HelpFormatter, example: str) -> None:
+    with formatter.section("Example"):
+        # Not wrapped: a user copies the line.
+        formatter.write(f"{'':>{formatter.current_indent}}{example}\n")
 
 
 def _note_json(context: click.Context, parameter: click.Parameter, value: bool) -> None:
@@ -178,7 +195,9 @@ class Verbs(click.Group):
         except click.UsageError as error:
             if as_json:
                 _print_error("usage", error.format_message(), {})
-            raise click.UsageError(as_lines(error.format_message()), error.ctx) from None
+            # click indents choices by tabs; other tabs come from arguments.
+            said = error.format_message().replace("\n\t", "\n  ")
+            raise click.UsageError(as_lines(said), error.ctx) from None
         except OutcoreError as error:
             is_told = getattr(error, "is_told", False)
             raise Failure(str(error), error.kind, ctx, is_told=is_told) from error
