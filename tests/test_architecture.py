@@ -137,6 +137,65 @@ def test_crates_depend_downwards() -> None:
         assert set(re.findall(r"^outcore-(\w+)", manifest, re.MULTILINE)) <= allowed, crate
 
 
+def drawn(title: str) -> tuple[dict[str, str], dict[str, set[str]]]:
+    """Return the box of each name in the drawing after a title, and the boxes below each box."""
+    drawing = PAGE.split(title, 1)[1].split("```mermaid", 1)[1].split("```", 1)[0]
+    labels: dict[str, str] = {}
+    arrows: dict[str, set[str]] = {}
+    for line in drawing.split("graph TD")[1].strip().splitlines():
+        boxes = re.findall(r'(\w+)(?:\["(.*?)"\])?(?= -->|$)', line)
+        assert len(boxes) == 2, line
+        for box, label in boxes:
+            labels[box] = label or labels.get(box, box)
+        arrows.setdefault(boxes[0][0], set()).add(boxes[1][0])
+    box_of = {
+        name.partition(" ")[0]: box
+        for box, label in labels.items()
+        for name in label.partition(":")[0].split(", ")
+    }
+    below: dict[str, set[str]] = {}
+    for box in TopologicalSorter(arrows).static_order():
+        below[box] = {box}.union(*(below[each] for each in arrows.get(box, ())))
+    return box_of, below
+
+
+def not_drawn(title: str, uses: dict[str, set[str]]) -> list[str]:
+    """Return the uses whose arrows the drawing after a title lacks."""
+    box_of, below = drawn(title)
+    assert sorted(uses) == sorted(set(box_of) - {"_core"})
+    return [
+        f"{name} uses {used}"
+        for name, below_it in uses.items()
+        for used in sorted(below_it)
+        if box_of[used] not in below[box_of[name]]
+    ]
+
+
+def test_the_drawing_of_packages_has_their_imports() -> None:
+    uses: dict[str, set[str]] = {
+        folder.parent.name: set() for folder in PYTHON.glob("*/__init__.py")
+    }
+    for path, tree in trees().items():
+        if (own := path.relative_to(PYTHON).parts[0]) in uses:
+            found = {name.split(".")[1] for name in imports(tree) if name.startswith("outcore.")}
+            uses[own] |= found & {*uses, "_core"}
+    assert not_drawn("## Layers", uses) == []
+
+
+def test_the_drawing_of_crates_has_their_dependencies() -> None:
+    manifests = {path.parent.name: path.read_text() for path in CRATES.glob("*/Cargo.toml")}
+    del manifests["sim"]
+    uses = {
+        crate: set(
+            re.findall(r"^outcore-?(\w+)", text.split("[dev-dependencies]")[0], re.MULTILINE)
+        )
+        for crate, text in manifests.items()
+    }
+    for crate, used in uses.items():
+        uses[crate] = {"outcored" if name == "d" else name for name in used}
+    assert not_drawn("\nCrates:\n", uses) == []
+
+
 def test_no_circles_in_the_network_client() -> None:
     files = {path.stem: path for path in (CRATES / "net/src/client").glob("*.rs")}
     del files["mod"]
