@@ -125,7 +125,8 @@ class Comparison:
 
     def words_over_bound(self, target: Target | None = None) -> Figure:
         """Return the words moved over the least that any algorithm must move."""
-        return self.words_over("the lower bound", self.plan.words_lower_bound or math.nan, target)
+        bound = self.plan.words_lower_bound or math.nan
+        return self.words_over("the lower bound (lower is better)", bound, target)
 
     def hidden(self) -> Figure:
         """Return the share of the disk's time that overlapped with arithmetic, in the counted

@@ -1,4 +1,4 @@
-"""A dense system, solved in a quarter of its size.
+"""A dense system, solved in a quarter of the matrix's memory.
 
     python examples/quick_start.py [DIRECTORY]
 

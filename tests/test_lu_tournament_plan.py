@@ -87,7 +87,9 @@ def test_the_plan_takes_it_where_nothing_else_fits() -> None:
             oc.plan("lu", n=n, memory=memory, method=method, rates=RATES)
     plan = oc.plan("lu", n=n, memory=memory, rates=RATES)
     assert plan.method.startswith("tournament pivoting")
-    assert plan.method.endswith("(memory holds no column of panels, which all other methods need)")
+    assert plan.method.endswith(
+        "(memory does not hold one panel over all rows, which all other methods need)"
+    )
     with pytest.raises(BudgetError, match="for one panel"):
         oc.plan("lu", n=n, memory=memory, overwrite_a=True, rates=RATES)
     # Where a panel fits in memory, LU keeps partial pivoting.
@@ -119,7 +121,7 @@ def test_a_call_takes_it_where_nothing_else_fits(
     lu = lu_factor(A, memory=160_000, progress=False)
     assert lu.report is not None
     assert lu.report.method.startswith("tournament pivoting of")
-    assert any("memory holds no column" in note for note in lu.report.notes)
+    assert any("memory does not hold one panel over all rows" in note for note in lu.report.notes)
     assert choice.chosen("auto", Factoring(A, 160_000, overwrite_a=True)) == ("slabs", "")
     # If tournament pivoting does not fit either, the error is that of slabs.
     assert choice.chosen("auto", Factoring(A, 50_000)) == ("slabs", "")

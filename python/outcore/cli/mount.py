@@ -24,9 +24,7 @@ from outcore.pool.named_pool import NamedPools
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option("--allow-other", is_flag=True, help="Let other users of this machine use the mount.")
 @click.option("--read-only", is_flag=True, help="Refuse all writes.")
-@click.option(
-    "--strict", is_flag=True, help="Ask the pool in each call; keep nothing for a second."
-)
+@click.option("--strict", is_flag=True, help="Ask the pool in each call. Cache nothing.")
 @click.option("--no-locks", is_flag=True, help="Refuse locks of files, with ENOLCK.")
 @click.option(
     "--timeout",

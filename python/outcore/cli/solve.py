@@ -80,9 +80,9 @@ def command(
 ) -> None:
     """Solve A x = b for the matrix in the array A and the right-hand sides B.
 
-    B is an array of outcore or a .npy file. The name of x chooses the same for x; as a .npy file x
-    is in memory while the system is solved. If the command is stopped, run it again to resume. All
-    arrays may be in pools, by their URLs; .npy files are plain ones.
+    B is an array of outcore or a .npy file. x is a .npy file if its name ends in .npy, else an
+    array. A .npy file x is in memory while the system is solved. If the command is stopped, run it
+    again to resume. All arrays may be in pools, by their URLs; .npy files are plain ones.
 
     Started by mpiexec, as in `mpiexec -n 4 outcore solve A b.npy -o x.npy`, all processes work
     together; memory and threads are those of each. All must reach the files.

@@ -2,8 +2,8 @@
 
 Acoustic scattering of a plane wave by a sound-soft sphere, by collocation (see
 `outcore.demo.sphere`). The matrix is assembled block by block on disk, then factored and solved out
-of core in about an eighth of its size. The solution is compared with the analytic partial-wave
-series.
+of core in about an eighth of the matrix's memory. The solution is compared with the analytic
+partial-wave series.
 """
 
 import contextlib

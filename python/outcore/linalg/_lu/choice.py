@@ -37,7 +37,7 @@ LuMethod: TypeAlias = Literal["auto", "slabs", "block-columns", "tournament"]
 LEAST_BYTES = 256 << 20
 """Smaller matrices take seconds with any method. Slabs are their default."""
 
-ONLY = "memory holds no column of panels, which all other methods need"
+ONLY = "memory does not hold one panel over all rows, which all other methods need"
 """Reason in the plan for tournament pivoting that the caller did not request."""
 
 UNMEASURED = "no rates are stored for this disk, so nominal ones were used; oc.plan measures them"

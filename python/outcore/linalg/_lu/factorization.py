@@ -113,11 +113,11 @@ def lu_factor(
     method
         ``"slabs"``: left-looking by slabs of columns. ``"block-columns"``: less I/O if memory holds
         few columns, but temporary disk space for most of a second matrix. ``"tournament"``: block
-        columns if memory does not hold a column of panels. A tournament then chooses the pivots:
-        they may grow more than with partial pivoting, and differ from SciPy's. ``"auto"``: block
-        columns if they are clearly faster, a tournament if no other method fits in memory, neither
-        with `overwrite_a`. The format of the factors does not depend on the method, and the report
-        names it.
+        columns if memory does not hold one panel over all rows. A tournament then chooses the
+        pivots: they may grow more than with partial pivoting, and differ from SciPy's. ``"auto"``:
+        block columns if they are clearly faster, a tournament if no other method fits in memory,
+        neither with `overwrite_a`. The format of the factors does not depend on the method, and the
+        report names it.
     threads
         Threads of the BLAS in each process; by default its current setting, which the processes of
         a host share.

@@ -1,9 +1,9 @@
 """The results of several processes, joined pairwise in a fixed order: sums, and triangles of QR.
 
-Process r takes the result of r + 1, then that of r + 2, and so on, so that the first process has
-all (`outcore.linalg._rows.shares.Shares.sources`). The order depends on the number of processes
-only, so the same call has the same result, bit by bit. Messages are strips of a few rows or
-columns, for which there is a buffer.
+In step k, from 0 on, each process r divisible by 2^(k+1) takes the result of r + 2^k, so that the
+first process has all (`outcore.linalg._rows.shares.Shares.sources`). The order depends on
+the number of processes only, so the same call has the same result, bit by bit. Messages are strips
+of a few rows or columns, for which there is a buffer.
 """
 
 import functools

@@ -55,8 +55,8 @@ class Shares:
     def sources(self) -> list[int]:
         """Return the processes whose results this one adds to its own, in their order.
 
-        Results are joined pairwise: those of process r and r + 1, then of r and r + 2, and so on,
-        until the first process has all.
+        In step k, from 0 on, each process r divisible by 2^(k+1) takes the result of r + 2^k, until
+        the first process has all.
         """
         if self.rank >= self.busy:
             return []

@@ -1,6 +1,6 @@
 """The orthogonal factor of a tall matrix, from the reflections of its rows by `TallQR`.
 
-They are on disk, block by block. With Q_i the reflections of step i,
+The reflections are on disk, block by block. With Q_i the reflections of step i,
 
     Q = Q_1 [I; ...],    built from the last step to the first:  [C; B_i] <- Q_i [C; 0]
 
