@@ -25,7 +25,7 @@ def process_figures(
     sent, planned
         Bytes and messages that it sent, and those of the plan.
     remote_read
-        Bytes of panels that a factorization read from I/O servers of others, and those of the plan.
+        Bytes of factors that it read from I/O servers of others, and those of the plan.
     """
     names = (
         "bytes_read", "planned_bytes_read", "bytes_written", "planned_bytes_written", "seconds",

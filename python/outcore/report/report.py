@@ -93,8 +93,8 @@ class Report:
         The BLAS of the arithmetic, and its threads in each process.
     processes
         Figures of each process of a parallel call, by rank: bytes read, written and sent, and
-        messages sent, as counted and as planned; of a factorization in a pool also the bytes of
-        earlier panels that it read from I/O servers of others (remote); seconds in which blocks
+        messages sent, as counted and as planned; of a factorization or a solve in a pool also the
+        bytes of panels that it read from I/O servers of others (remote); seconds in which blocks
         were in transfer between hosts, the part of them in which the process did not wait for a
         block (hidden), and its waits for blocks. The other figures of such a call are sums, or of
         times and memory the largest.

@@ -49,7 +49,7 @@ from outcore.linalg._cholesky.plan import (
 )
 from outcore.linalg._cholesky.storage import CholeskyStorage
 from outcore.linalg._factors.agreement import agree_on_factoring
-from outcore.linalg._factors.begin import Method, open_storage
+from outcore.linalg._factors.begin import Method, Order, Tile, open_storage
 from outcore.linalg._factors.left_looking import LeftLooking, running
 from outcore.linalg._lu.choice import refuse_for_several
 from outcore.linalg._output.factor import CHOLESKY, CholeskyFactor
@@ -167,9 +167,9 @@ def factor_cholesky(
     budgets = tuple(sharing.exchange(job.memory_bytes))
 
     def cut(
-        n: int, dtype: np.dtype[Any], memory_bytes: int, tile: tuple[int, int] | None
+        n: int, dtype: np.dtype[Any], memory_bytes: int, tile: Tile, order: Order
     ) -> CholeskyGeometry:
-        return dealt_cholesky_geometry(n, dtype, budgets, sharing.rank, tile)
+        return dealt_cholesky_geometry(n, dtype, budgets, sharing.rank, tile, order)
 
     method = Method(cut, CholeskyStorage, CHOLESKY, lower)
     with open_storage(method, job, sharing) as storage:

@@ -123,6 +123,7 @@ def dealt_cholesky_geometry(
     budgets: tuple[int, ...],
     rank: int,
     tile: tuple[int, int] | None = None,
+    order: tuple[int, ...] = (),
 ) -> CholeskyGeometry:
     """Cut a matrix for several processes, as process `rank` sees it.
 
@@ -132,13 +133,15 @@ def dealt_cholesky_geometry(
         As for `cholesky_geometry`.
     budgets
         The budget of each process. All of them together hold a slab.
+    order
+        As for `Deal`.
 
     Raises
     ------
     BudgetError, InvalidError
         As for `cholesky_geometry`. All processes raise the same error.
     """
-    return _geometry(n, dtype, budgets, rank, tile)
+    return _geometry(n, dtype, budgets, rank, tile, order)
 
 
 def _geometry(
@@ -147,6 +150,7 @@ def _geometry(
     budgets: tuple[int, ...],
     rank: int,
     tile: tuple[int, int] | None,
+    order: tuple[int, ...] = (),
 ) -> CholeskyGeometry:
     check_order("Cholesky", n, dtype)
     shapes = [tile] if tile else _tile_shapes(n, dtype.itemsize)
@@ -154,7 +158,7 @@ def _geometry(
     need = min(_least_bytes(n, dtype, shape, deal) for shape in shapes)
     least = budgets[deal.rank]
     # A run with existing tiles may have started in parts, with less memory.
-    best = _best(n, dtype, budgets, rank, shapes) if tile or least >= need else None
+    best = _best(n, dtype, budgets, rank, shapes, order) if tile or least >= need else None
     if best:
         return best
     where = f" on rank {deal.rank}" if deal.size > 1 else ""
@@ -168,17 +172,18 @@ def _best(
     budgets: tuple[int, ...],
     rank: int,
     shapes: list[tuple[int, int]],
+    order: tuple[int, ...],
 ) -> CholeskyGeometry | None:
     """Return the cuts with the widest tiles that move hardly more than narrower ones."""
     best = None
     for shape in shapes:
-        g = _cut(n, dtype, budgets, rank, shape, in_parts=False)
+        g = _cut(n, dtype, budgets, rank, shape, order, in_parts=False)
         parts = None
         # Several processes have the memory for wide slabs.
         if len(budgets) == 1 and (
             not g or FEWER * _words(g) >= _WORDS_IN_PARTS * g.words_lower_bound()
         ):
-            parts = _cut(n, dtype, budgets, rank, shape, in_parts=True)
+            parts = _cut(n, dtype, budgets, rank, shape, order, in_parts=True)
         if parts and (not g or _words(parts) <= FEWER * _words(g)):
             g = parts
         # Parts are for calls that must move few words.
@@ -238,17 +243,19 @@ def _cut(
     budgets: tuple[int, ...],
     rank: int,
     shape: tuple[int, int],
+    order: tuple[int, ...],
     *,
     in_parts: bool,
 ) -> CholeskyGeometry | None:
     """Cut for tiles of one shape: the fastest products among cuts that move hardly more."""
     bounce = _bounce_bytes(min(budgets))
-    deal = Deal((1,) * len(budgets), rank)
+    deal = Deal((1,) * len(budgets), rank, order)
     bare = CholeskyGeometry(n, dtype, *shape, 1, 1, 0, (), 0, bounce, budgets[rank], deal)
     if deal.size > 1:
         panel_bytes = bare.tiles * bare.tile_bytes
         capacities = [max(budget // panel_bytes, 1) for budget in budgets]
-        bare = dataclasses.replace(bare, deal=Deal(dealt(capacities, bare.panels), rank))
+        counts = dealt(capacities, bare.panels, order)
+        bare = dataclasses.replace(bare, deal=Deal(counts, rank, order))
     heights = [1]
     while 2 * heights[-1] * bare.rows <= min(MOST_BLOCK_ROWS, bare.height):
         heights.append(2 * heights[-1])

@@ -21,6 +21,7 @@ from outcore.array.array import Array
 from outcore.blas.calls import Trans
 from outcore.errors import ConsumedError, InvalidError, NotFoundError
 from outcore.layout.zarr_format import SLOT_ALIGN_BYTES
+from outcore.linalg._factors.panel_servers import Parts
 from outcore.linalg._factors.sweeps import Sweeps, Swept, cut_sweep, sweep_bytes_of, swept_by
 from outcore.linalg._geometry.factor_plan import solve_flops
 from outcore.linalg._lu.solve import refuse_overflowed, stopping_cleanly
@@ -174,8 +175,8 @@ def estimate_condition(
         count = len(solves.columns) + kept.found
         planned_bytes, messages = planned + count * each, 0
         if team.size > 1:
-            sent, messages = (
-                len(solves.columns) * value for value in swept_by(factor, block_tiles, team)
+            sent, messages, remote = (
+                len(solves.columns) * value for value in swept_by(factor, block_tiles, solves.parts)
             )
             planned_bytes = planned + sent
         kept.remove()
@@ -190,7 +191,8 @@ def estimate_condition(
             notes=[passes, *kept.notes()] if not is_singular else ["A is exactly singular"],
         )  # fmt: skip
         if team.size > 1:
-            own.processes = [process_figures(own, solves.sent, (sent, messages))]
+            read = solves.remote_read, remote
+            own.processes = [process_figures(own, solves.sent, (sent, messages), read)]
         return condition, whole_report(own, team)
 
 
@@ -205,6 +207,8 @@ class _Solves:
         Number of columns of each solve.
     second
         Name of the factor that a solve reads after L.
+    parts
+        The panels that each process reads.
     """
 
     def __init__(
@@ -218,7 +222,8 @@ class _Solves:
     ) -> None:
         self._kept, self._factor, self._call, self._transposed = kept, factor, call, transposed
         self.columns: list[int] = []
-        self._team, self._sweeps = team, Sweeps(factor, call, block_tiles, team)
+        self._team, self.parts = team, Parts(factor, team)
+        self._sweeps = Sweeps(factor, call, block_tiles, team, self.parts)
         self.second = "U" if isinstance(factor, LUFactor) else "Lᴴ"
 
     def solve(self, X: Matrix, adjoint: bool) -> None:
@@ -248,6 +253,11 @@ class _Solves:
     def sent(self) -> tuple[int, int]:
         """Bytes and messages that this process has sent."""
         return self._sweeps.sent
+
+    @property
+    def remote_read(self) -> int:
+        """Bytes of factors read from I/O servers of others."""
+        return self._sweeps.remote_read
 
     def bytes_read(self) -> int:
         """Bytes read from the factors."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from outcore.errors import (
 )
 from outcore.layout.zarr_format import Metadata
 from outcore.linalg._factors.lower_tiles import create_lower
+from outcore.linalg._factors.panel_servers import dealing_order
 from outcore.linalg._factors.storage import FactorStorage, shared_room
 from outcore.linalg._geometry.geometry import Geometry
 from outcore.linalg._output.factor import (
@@ -85,6 +86,12 @@ _PARTS = {
 _HOPELESS = (NonFiniteError, NotPositiveDefiniteError, JournalError)
 """After these errors there is nothing to resume."""
 
+Tile: TypeAlias = tuple[int, int] | None
+"""Shape of existing tiles, if any."""
+
+Order: TypeAlias = tuple[int, ...]
+"""The ranks in the order of their turns; empty if there is none yet."""
+
 G = TypeVar("G", bound=Geometry)
 S = TypeVar("S", bound=FactorStorage[Any])
 
@@ -96,8 +103,8 @@ class Method(Generic[G, S]):
     Attributes
     ----------
     geometry
-        Cuts a matrix of a given number of columns and type for a budget and given tiles; `None`
-        stands for tiles of its own choice.
+        Cuts a matrix of a given number of columns and type for a budget and given tiles, and deals
+        panels to processes in a given order.
     storage
         The class of its files.
     kind
@@ -113,7 +120,7 @@ class Method(Generic[G, S]):
         Disk space beside the factors.
     """
 
-    geometry: Callable[[int, np.dtype[Any], int, tuple[int, int] | None], G]
+    geometry: Callable[[int, np.dtype[Any], int, Tile, Order], G]
     storage: Callable[[Place, Metadata, Place, G, Journal], S]
     kind: Kind
     lower: bool = True
@@ -145,18 +152,22 @@ def open_storage(
         found = team.same(None if journal is None else (journal.header, journal.records))
         journal = journal or Journal(target, *(found or ()))
         g = _cut_for(method, job, metadata, journal.header)
+        if order := dealing_order(g, target, method.kind, team):
+            g = _cut_for(method, job, metadata, journal.header, order)
         storage = method.storage(source, metadata, target, g, journal)
         storage.team = team
         with contextlib.closing(storage):
             yield storage
 
 
-def _cut_for(method: Method[G, S], job: Factoring, metadata: Metadata, header: Header) -> G:
+def _cut_for(
+    method: Method[G, S], job: Factoring, metadata: Metadata, header: Header, order: Order = ()
+) -> G:
     """Cut a matrix for a budget as the run of a journal does."""
     n, made_in = method.kind.shape_of(metadata.shape)[1], factor_dtype(metadata.dtype, job.dtype)
     if method.again is not None:
         return method.again(n, made_in, job.memory_bytes, header)
-    return method.geometry(n, made_in, job.memory_bytes, header.tile)
+    return method.geometry(n, made_in, job.memory_bytes, header.tile, order)
 
 
 @contextmanager
@@ -181,7 +192,7 @@ def _begun(
             f"{job.argument} lies in the matrix, {source.path}; choose another directory"
         )
     tile = tile_to_reuse(source, metadata, made_in) if job.overwrite_a else None
-    fresh = method.geometry(n, made_in, memory_bytes, tile)
+    fresh = method.geometry(n, made_in, memory_bytes, tile, ())
     with exclusive(target, "factors", keep=True):
         journal = _find_journal(method, job, source, metadata, target, made_in)
         if journal is None:

@@ -20,7 +20,17 @@ class RemoteBytes:
         if isinstance(path, PoolPath):
             found = path.stat()
             self._stripes, self._unit = found.stripes, found.stripe_unit_bytes
+            self._servers = found.servers
             self._is_remote = [each != path.root.own_server for each in found.servers]
+
+    def server(self, offset: int, nbytes: int) -> int | None:
+        """Return the server of some adjacent bytes; `None` if there are several, or no pool."""
+        if not self._is_remote:
+            return None
+        first = self._stripes.locate(offset)[0]
+        units = range(offset - offset % self._unit, offset + nbytes, self._unit)
+        is_on_one = all(self._stripes.locate(unit)[0] == first for unit in units)
+        return self._servers[first] if is_on_one else None
 
     def of(self, offset: int, nbytes: int) -> int:
         """Return how many of some adjacent bytes are on other servers."""

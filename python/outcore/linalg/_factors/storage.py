@@ -10,7 +10,7 @@ from outcore._util.streams import wait
 from outcore.array_files.metadata import version_of, write_metadata
 from outcore.errors import ClosedError, JournalError
 from outcore.layout.zarr_format import SLOT_ALIGN_BYTES, Metadata
-from outcore.linalg._factors.remote import RemoteBytes
+from outcore.linalg._factors.panel_servers import PanelServers
 from outcore.linalg._geometry.factor_plan import TILE_BOUNCE_BYTES, Slab
 from outcore.linalg._geometry.geometry import Geometry
 from outcore.linalg._geometry.loads import ColumnLoads, Loads
@@ -118,8 +118,8 @@ class FactorStorage(Generic[G]):
         self._trace = call.trace
         if self.team.size > 1:
             # Several processes have the factors in one file, panel by panel.
-            self._tiles = self._grid(range(g.panels))
-            self._remote = RemoteBytes(where.path / self.kind.array / self._tiles.shard_key(0))
+            tiles = self._grid(range(g.panels))
+            self._servers = PanelServers(where, self.kind, tiles, g.tile_bytes)
         if not self.journal.header.overwrite_a:
             grid = self._grid(range(g.panels))
             self._factors = open_tiles(
@@ -208,9 +208,7 @@ class FactorStorage(Generic[G]):
         """Return the bytes of some tiles of a panel on I/O servers of other processes."""
         if self.team.size == 1:
             return 0
-        first = self._tiles.locate([0, self.places[panel]])[1]
-        slot_bytes, tile_bytes = self._tiles.slot_bytes, self.geometry.tile_bytes
-        return sum(self._remote.of(first + tile * slot_bytes, tile_bytes) for tile in tiles)
+        return self._servers.remote_bytes(self.places[panel], tiles)
 
     def planned_remote_read(self) -> int:
         """Return the `remote_read` of the plan."""

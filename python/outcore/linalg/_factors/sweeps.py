@@ -23,6 +23,7 @@ from outcore._util.budget import too_small
 from outcore._util.streams import BlockStream
 from outcore.blas.calls import Trans
 from outcore.blas.lapack import kernels
+from outcore.linalg._factors.panel_servers import Parts
 from outcore.linalg._geometry.factor_plan import (
     RING_BLOCKS,
     TILE_BOUNCE_BYTES,
@@ -89,27 +90,46 @@ def tile_bytes(lu: TiledFactors) -> int:
     return lu.tile[0] * lu.tile[1] * lu.dtype.itemsize
 
 
-def swept_by(factor: Swept, block_tiles: int, team: Team) -> tuple[int, int]:
+def swept_by(factor: Swept, block_tiles: int, parts: Parts) -> tuple[int, int, int]:
     """Return the bytes that one of several processes reads and sends in a solve, and the messages.
 
-    Each reads its panels once in each of the two passes, and sends all that it reads.
+    Each reads its panels once in each of the two passes, and sends all that it reads. The third
+    number is the bytes that it reads from I/O servers of others.
     """
-    return sweep_part(factor.kind, factor, block_tiles, team.rank, team.size)
+    panels, is_cholesky = parts.own(), factor.kind is CHOLESKY
+    remote_bytes = 0
+    for panel in panels:
+        for tiles in _passed_tiles(factor, panel, is_cholesky=is_cholesky):
+            remote_bytes += parts.remote_bytes(panel, tiles)
+    return *_passed(factor, block_tiles, panels, is_cholesky=is_cholesky), remote_bytes
 
 
 def sweep_part(
     kind: Kind, factors: TiledFactors, block_tiles: int, rank: int, processes: int
 ) -> tuple[int, int]:
-    """Return the result of `swept_by` for factors of a kind that may not exist yet."""
-    (rows, columns), n = factors.tile, factors.n
-    tiles, is_cholesky = -(-n // rows), kind is CHOLESKY
+    """Return the bytes and messages of `swept_by` for factors of a kind that may not exist yet."""
+    panels = range(rank, -(-factors.n // factors.tile[1]), processes)
+    return _passed(factors, block_tiles, panels, is_cholesky=kind is CHOLESKY)
+
+
+def _passed(
+    factors: TiledFactors, block_tiles: int, panels: Iterable[int], *, is_cholesky: bool
+) -> tuple[int, int]:
+    """Return the bytes and messages of some panels in both passes."""
     nbytes = messages = 0
-    for first in range(rank * columns, n, processes * columns):
-        below = tiles - first // rows
-        for count in (below, below if is_cholesky else first // rows + 1):
-            nbytes += count * tile_bytes(factors)
-            messages += -(-count // block_tiles)
+    for panel in panels:
+        for tiles in _passed_tiles(factors, panel, is_cholesky=is_cholesky):
+            nbytes += len(tiles) * tile_bytes(factors)
+            messages += -(-len(tiles) // block_tiles)
     return nbytes, messages
+
+
+def _passed_tiles(factors: TiledFactors, panel: int, *, is_cholesky: bool) -> tuple[range, range]:
+    """Return the tiles of a panel in each pass."""
+    rows, columns = factors.tile
+    diagonal = panel * columns // rows
+    below = range(diagonal, -(-factors.n // rows))
+    return below, below if is_cholesky else range(diagonal + 1)
 
 
 def ring_bytes(
@@ -181,13 +201,21 @@ class Sweeps:
     ----------
     sent
         Bytes and messages that this process has sent to others.
+    remote_read
+        Bytes that it has read from I/O servers of others.
     """
 
     def __init__(
-        self, lu: Swept, call: LongCall, block_tiles: int, team: Team | None = None
+        self,
+        lu: Swept,
+        call: LongCall,
+        block_tiles: int,
+        team: Team | None = None,
+        parts: Parts | None = None,
     ) -> None:
         self.lu, self.call, self.block_tiles = lu, call, block_tiles
-        self.team, self.sent = team or alone(), (0, 0)
+        self.team, self.sent, self.remote_read = team or alone(), (0, 0), 0
+        self.parts = parts or Parts(lu, self.team)
         self.file = lu.open_tiles(call.arena, call.trace)
 
     def solve(self, X: Matrix, trans: Trans = "N", beside: Matrix | None = None) -> None:
@@ -210,8 +238,11 @@ class Sweeps:
 
     def _run(self, one_pass: Callable[["_BlockStream"], None], X: Matrix) -> None:
         """Run a pass with a stream of its own, whose memory is free at the end."""
-        stream = _BlockStream(self.lu, self.file, self.call, self.block_tiles, X, self.team)
+        stream = _BlockStream(
+            self.lu, self.file, self.call, self.block_tiles, X, self.team, self.parts
+        )
         one_pass(stream)
+        self.remote_read += stream.remote_read
         self.sent = self.sent[0] + stream.sent[0], self.sent[1] + stream.sent[1]
 
     def counters(self) -> tuple[int, int, int, int]:
@@ -236,9 +267,17 @@ class _BlockStream:
     """Blocks of the factors, in the order in which a pass uses them for columns `X`."""
 
     def __init__(
-        self, lu: Swept, file: ArrayFile, call: LongCall, most_tiles: int, X: Matrix, team: Team
+        self,
+        lu: Swept,
+        file: ArrayFile,
+        call: LongCall,
+        most_tiles: int,
+        X: Matrix,
+        team: Team,
+        parts: Parts,
     ) -> None:
-        self._lu, self._call, self._team = lu, call, team
+        self._lu, self._call, self._team, self._parts = lu, call, team, parts
+        self.remote_read = 0
         block_bytes = most_tiles * tile_bytes(lu)
         stream = BlockStream(
             file, lu.dtype, call.arena, stream_blocks(team.size) * block_bytes, call.trace,
@@ -261,7 +300,8 @@ class _BlockStream:
     def go(
         self, panels: Iterable[int], blocks: Callable[[int], Iterable[range]]
     ) -> Iterator[_Block]:
-        n, (rows, columns), team = self._lu.n, self._lu.tile, self._team
+        n, (rows, columns), rank = self._lu.n, self._lu.tile, self._team.rank
+        readers = self._parts.readers
         schedule = [
             (K, range(min(block[0], block[-1]), max(block[0], block[-1]) + 1))
             for K in panels
@@ -270,17 +310,19 @@ class _BlockStream:
         trace = self._call.trace
         with self._blocks:
             self._blocks.expect(
-                Expected(K % team.size, (len(t) * rows, columns), self._lu.dtype, True)
+                Expected(readers[K], (len(t) * rows, columns), self._lu.dtype, True)
                 for K, t in schedule
             )
             self._blocks.read(
                 [
                     (slice(t.start * rows, t.stop * rows), slice(K * columns, (K + 1) * columns))
                     for K, t in schedule
-                    if K % team.size == team.rank
+                    if readers[K] == rank
                 ]
             )
             for K, t in schedule:
+                if readers[K] == rank:
+                    self.remote_read += self._parts.remote_bytes(K, t)
                 data = self._blocks.take()
                 read_bytes = data.nbytes
                 first, end = t.start * rows, min(t.stop * rows, n)

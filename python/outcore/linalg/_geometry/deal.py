@@ -21,10 +21,13 @@ class Deal:
         Panels of the widest slab that each process holds. A process with more memory holds more.
     rank
         Number of this process.
+    order
+        The ranks in the order of their turns; by default from 0 on.
     """
 
     counts: tuple[int, ...] = (1,)
     rank: int = 0
+    order: tuple[int, ...] = ()
 
     @property
     def size(self) -> int:
@@ -33,7 +36,7 @@ class Deal:
 
     def owner(self, panel: int) -> int:
         """Return the process that holds a panel."""
-        turns = _turns(self.counts)
+        turns = _turns(self.counts, self.order)
         return turns[panel % len(turns)]
 
     def held(self, first: int, last: int) -> Sequence[int]:
@@ -46,7 +49,7 @@ class Deal:
         """Return the number of panels from `first` to ``last - 1`` that this process holds."""
         if self.size == 1:
             return max(last - first, 0)
-        before = _before(self.counts, self.rank)
+        before = _before(self.counts, self.order, self.rank)
         rounds = len(before) - 1
         first, last = (
             at // rounds * before[-1] + before[at % rounds] for at in (first, max(first, last))
@@ -61,7 +64,7 @@ _ALIKE = 0.8
 
 
 @functools.lru_cache(maxsize=64)
-def _turns(counts: tuple[int, ...]) -> tuple[int, ...]:
+def _turns(counts: tuple[int, ...], order: tuple[int, ...]) -> tuple[int, ...]:
     """Return the processes in the order in which they receive panels, again and again.
 
     The turns of each process are spread as evenly as possible. The number of turns divides the sum
@@ -69,22 +72,26 @@ def _turns(counts: tuple[int, ...]) -> tuple[int, ...]:
     """
     unit = math.gcd(*counts)
     each = [count // unit for count in counts]
-    turns = [((i + 0.5) / count, rank) for rank, count in enumerate(each) for i in range(count)]
-    return tuple(rank for _, rank in sorted(turns))
+    ranks = order or range(len(counts))
+    turns = [
+        ((i + 0.5) / each[rank], at) for at, rank in enumerate(ranks) for i in range(each[rank])
+    ]
+    return tuple(ranks[at] for _, at in sorted(turns))
 
 
 @functools.lru_cache(maxsize=64)
-def _before(counts: tuple[int, ...], rank: int) -> list[int]:
+def _before(counts: tuple[int, ...], order: tuple[int, ...], rank: int) -> list[int]:
     """Return how many turns a process has had before each turn of a round, and in all of it."""
-    return list(itertools.accumulate((owner == rank for owner in _turns(counts)), initial=0))
+    return list(itertools.accumulate((owner == rank for owner in _turns(counts, order)), initial=0))
 
 
-def dealt(capacities: Sequence[int], panels: int) -> tuple[int, ...]:
+def dealt(capacities: Sequence[int], panels: int, order: Sequence[int] = ()) -> tuple[int, ...]:
     """Return how many panels of a slab each process holds, given how many fit in its memory.
 
     All panels of a small matrix form one slab, which is divided in proportion to the memory.
     Processes with nearly the same memory hold as many panels. So these stay on their own servers,
-    to which the panels of factors are dealt one by one.
+    to which the panels of factors are dealt one by one. Panels that are left over go to the ranks
+    that are first in `order`.
     """
     if min(capacities) >= _ALIKE * max(capacities):
         capacities = [min(capacities)] * len(capacities)
@@ -94,7 +101,7 @@ def dealt(capacities: Sequence[int], panels: int) -> tuple[int, ...]:
     shares = [capacity * panels / total for capacity in capacities]
     counts = [int(share) for share in shares]
     # The largest remainders get the panels that are left; no share exceeds its capacity.
-    by_remainder = sorted(range(len(shares)), key=lambda rank: counts[rank] - shares[rank])
+    by_remainder = sorted(order or range(len(shares)), key=lambda rank: counts[rank] - shares[rank])
     for rank in by_remainder[: panels - sum(counts)]:
         counts[rank] += 1
     return tuple(counts)

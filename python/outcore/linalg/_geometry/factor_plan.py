@@ -317,6 +317,7 @@ def dealt_lu_geometry(
     budgets: tuple[int, ...],
     rank: int,
     tile: tuple[int, int] | None = None,
+    order: tuple[int, ...] = (),
 ) -> LuGeometry:
     """Cut a matrix for several processes, as process `rank` sees it.
 
@@ -326,6 +327,8 @@ def dealt_lu_geometry(
         As for `lu_geometry`. The smallest budget determines the tiles.
     budgets
         The budget of each process. All of them together hold a slab.
+    order
+        As for `Deal`.
 
     Raises
     ------
@@ -342,12 +345,12 @@ def dealt_lu_geometry(
     cuts = [
         lu_geometry(n, dtype, budget, tile, Deal(alike, at)) for at, budget in enumerate(budgets)
     ]
-    counts = dealt([g.slab_panels for g in cuts], cuts[0].panels)
+    counts = dealt([g.slab_panels for g in cuts], cuts[0].panels, order)
     return dataclasses.replace(
         cuts[rank],
         slab_panels=sum(counts),
         block_tiles=min(g.block_tiles for g in cuts),
-        deal=Deal(counts, rank),
+        deal=Deal(counts, rank, order),
     )
 
 

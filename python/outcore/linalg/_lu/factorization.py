@@ -28,7 +28,7 @@ from outcore._util.progress import ProgressLike, check_progress
 from outcore.array.array import Array
 from outcore.array_files.metadata import read_metadata
 from outcore.linalg._factors.agreement import agree_on_factoring
-from outcore.linalg._factors.begin import Method, open_storage
+from outcore.linalg._factors.begin import Method, Order, Tile, open_storage
 from outcore.linalg._factors.checks import warn_of, warn_of_growth
 from outcore.linalg._factors.left_looking import running
 from outcore.linalg._geometry.factor_plan import (
@@ -189,9 +189,9 @@ def factor_lu(
     budgets = tuple(sharing.exchange(job.memory_bytes))
 
     def cut(
-        n: int, dtype: np.dtype[Any], memory_bytes: int, tile: tuple[int, int] | None
+        n: int, dtype: np.dtype[Any], memory_bytes: int, tile: Tile, order: Order
     ) -> LuGeometry:
-        return dealt_lu_geometry(n, dtype, budgets, sharing.rank, tile)
+        return dealt_lu_geometry(n, dtype, budgets, sharing.rank, tile, order)
 
     by_slabs = Method(cut, LuStorage, LU)
     way: _Way = by_slabs, _by_slabs, _flops_left
@@ -243,7 +243,7 @@ def _by_columns(
         return cut_again(g)
 
     return Method(
-        lambda n, dtype, memory_bytes, tile: cut(n, dtype, memory_bytes, layout),
+        lambda n, dtype, memory_bytes, tile, order: cut(n, dtype, memory_bytes, layout),
         storage,
         LU,
         again=again,

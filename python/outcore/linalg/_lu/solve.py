@@ -14,6 +14,7 @@ from outcore._util.if_exists import IfExists
 from outcore._util.progress import ProgressLike
 from outcore.array.array import Array
 from outcore.errors import InvalidError, SingularMatrixError
+from outcore.linalg._factors.panel_servers import Parts
 from outcore.linalg._factors.sweeps import Sweeps, Swept, cut_sweep, sweep_bytes_of, swept_by
 from outcore.linalg._output.factor import Factor, LUFactor, refuse_others
 from outcore.linalg._output.open_results import beside, opens_results
@@ -170,15 +171,18 @@ def solve_and_report(
     ):
         groups = Groups.of(rhs, most, into.done)
         planned = work = len(groups) * sweep_bytes_of(factor)
-        messages = 0
+        messages = remote = 0
+        parts = Parts(factor, team)
         if team.size > 1:
-            planned, messages = (len(groups) * each for each in swept_by(factor, block_tiles, team))
+            planned, messages, remote = (
+                len(groups) * each for each in swept_by(factor, block_tiles, parts)
+            )
         with long_call(
             f"solving with {factor.path.name}", memory_bytes=memory_bytes, work=work,
             threads=threads, progress=progress,
         ) as call:  # fmt: skip
             already = team.sent
-            sweeps = Sweeps(factor, call, block_tiles, team)
+            sweeps = Sweeps(factor, call, block_tiles, team, parts)
             probing = Probes(factor.n, probes, rhs.dtype, call)
             moved = solve_groups(
                 rhs, into, groups, lambda X, _: sweeps.solve(X, rhs.trans, probing.take()), call,
@@ -189,13 +193,15 @@ def solve_and_report(
                 growth=growth, probed_condition=probing.condition(factor.norm1),
             )  # fmt: skip
             if team.size > 1:
-                parts = [team.part_of(group) for group in groups.slices()]
-                filled = [part.stop - part.start for part in parts if rhs.out is None]
+                columns = [team.part_of(group) for group in groups.slices()]
+                filled = [each.stop - each.start for each in columns if rhs.out is None]
                 sent = [a + b - c for a, b, c in zip(sweeps.sent, team.sent, already, strict=True)]
                 column_bytes = rhs.solution_shape[0] * rhs.solution_dtype.itemsize
                 planned += sum(filled) * column_bytes
                 messages += sum(1 for count in filled if count)
-                own.processes = [process_figures(own, (sent[0], sent[1]), (planned, messages))]
+                read = sweeps.remote_read, remote
+                figures = process_figures(own, (sent[0], sent[1]), (planned, messages), read)
+                own.processes = [figures]
             report = whole_report(own, team)
     return into.x, report
 

@@ -26,7 +26,7 @@ from outcore._util.progress import ProgressLike, check_progress
 from outcore.array.array import Array
 from outcore.array_files.metadata import read_metadata
 from outcore.errors import InvalidError
-from outcore.linalg._factors.begin import Method, open_storage
+from outcore.linalg._factors.begin import Method, Order, Tile, open_storage
 from outcore.linalg._factors.checks import Extremes
 from outcore.linalg._factors.conveyor import SlabConveyor
 from outcore.linalg._factors.left_looking import SlabLoop, running
@@ -151,7 +151,7 @@ def _factor(made_in: type[SlabQrStorage], job: Factoring) -> QRFactor:
     kind, shape = made_in.kind, read_metadata(place_of(job.A)).shape
 
     def cut(
-        n: int, dtype: np.dtype[Any], memory_bytes: int, tile: tuple[int, int] | None
+        n: int, dtype: np.dtype[Any], memory_bytes: int, tile: Tile, order: Order
     ) -> SlabQrGeometry:
         return slab_qr_geometry((kind.shape_of(shape)[0], n), dtype, memory_bytes, tile)
 
