@@ -142,6 +142,15 @@ text = raised(InvalidError, lambda: matmul(A, random(50, 40, "f8", rank), **call
 assert "need the same B on every rank" in text, text
 text = raised(InvalidError, lambda: matmul(A, B, **call | {"out": None}))
 assert text.endswith("pass out="), text
+# No result that cannot be on disk sends the caller to out= and back.
+from outcore.linalg import solve_triangular
+ones, none = np.ones(5), np.ones((5, 0))
+for make in (matmul, solve_triangular):
+    left, right = (ones, ones) if make is matmul else (np.eye(5), none)
+    text = raised(InvalidError, lambda: make(left, right, **SAME))
+    assert text.endswith("; leave comm= out"), text
+    text = raised(InvalidError, lambda: make(left, right, out=f"{home}/C", **SAME))
+    assert text.endswith("; leave out= and comm= out"), text
 text = raised(InvalidError, lambda: matmul(A, B, **call | {"threads": 1 - (rank == last)}))
 assert "threads" in text and ("rank" in text) == (rank != last), text
 few = {"memory": 1000 if rank == last else 400_000}

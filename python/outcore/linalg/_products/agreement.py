@@ -20,8 +20,11 @@ def agree_on_product(
     operands: Mapping[str, Array | npt.NDArray[Any]],
     arguments: Mapping[str, Any],
     sharing: Sharing,
+    shape: Sequence[int],
+    *,
+    can_be_stored: bool,
 ) -> None:
-    """Check that all processes make the same call.
+    """Check that all processes make the same call, with a result of a shape on disk.
 
     Raises
     ------
@@ -34,10 +37,20 @@ def agree_on_product(
     sharing.check_mpi(f"{title} by several processes")
     sharing.agree({f"{name}=": value for name, value in arguments.items()})
     sharing.agree({name: version_of_operand(given) for name, given in operands.items()})
+    if not can_be_stored:
+        raise InvalidError(
+            f"{title} by several processes needs a result on disk, and one of shape {shape} cannot "
+            "be there; leave comm= out"
+        )
     if arguments["out"] is None:
         raise InvalidError(
             f"{title} by several processes needs a result on disk, have out=None; pass out="
         )
+
+
+def leave_out(sharing: Sharing) -> str:
+    """Return the arguments to leave out for a result that cannot be on disk."""
+    return "leave out= out" if sharing.size == 1 else "leave out= and comm= out"
 
 
 @contextmanager

@@ -37,6 +37,7 @@ from outcore.linalg._output.result_chunks import result_metadata
 from outcore.linalg._output.steps_done import Made, StepsDone
 from outcore.linalg._products.agreement import (
     agree_on_product,
+    leave_out,
     left_of_all,
     meeting_at_the_end,
 )
@@ -130,8 +131,9 @@ def matmul(
         the first process shows a bar.
     comm
         Communicator of mpi4py. All its processes call with equal arguments, except `memory`,
-        `threads` and `progress`, and with `out`. All use the smallest of their budgets. A stopped
-        call resumes with the same number of processes; another number restarts it.
+        `threads` and `progress`, and with `out`: a scalar needs one process. All use the smallest
+        of their budgets. A stopped call resumes with the same number of processes; another number
+        restarts it.
     timeout
         Seconds to wait for other processes, beyond the time for their work.
 
@@ -167,9 +169,17 @@ def matmul(
             _operand("B", arrays["B"], op_b, made_in),
         )
         product = _product(left, right, arrays, made_in, is_stored=out is not None)
+        can_be_stored = _can_be_stored(product)
+        if product.is_stored and not can_be_stored:
+            raise InvalidError(
+                f"a result of shape {product.shape} from {product.k} terms cannot be on disk; "
+                f"{leave_out(sharing)}"
+            )
         arguments = {"op": [op_a, op_b], "alpha": repr(complex(alpha)), "dtype": made_in.name}
         how = {"out": None if out is None else str(out), "if_exists": if_exists, "resume": resume}
-        agree_on_product("matmul", arrays, arguments | how, sharing)
+        agree_on_product(
+            "matmul", arrays, arguments | how, sharing, product.shape, can_be_stored=can_be_stored
+        )
         if 0 in (product.m, product.n, product.k):
             return _empty(product)
         steps = StepsDone(
@@ -246,14 +256,15 @@ def _product(
             f"many as the {inner} rows of the other"
         )
     shape = (m,) * (arrays["A"].ndim == 2) + (n,) * (arrays["B"].ndim == 2)
-    if is_stored and (shape == () or 0 in (*shape, k)):
-        raise InvalidError(
-            f"a result of shape {shape} from {k} terms cannot be on disk; leave out= out"
-        )
     return Product(
         m, n, k, dtype, left.grains, right.grains, shape, is_stored,
         left.copy_bytes + right.copy_bytes,
     )  # fmt: skip
+
+
+def _can_be_stored(product: Product) -> bool:
+    """Whether an array on disk can have the result: it has a dimension, elements and terms."""
+    return product.shape != () and 0 not in (*product.shape, product.k)
 
 
 def _empty(product: Product) -> Any:

@@ -24,6 +24,7 @@ from outcore.linalg._output.result_chunks import result_metadata
 from outcore.linalg._output.steps_done import Made, StepsDone
 from outcore.linalg._products.agreement import (
     agree_on_product,
+    leave_out,
     left_of_all,
     meeting_at_the_end,
 )
@@ -154,7 +155,15 @@ def solve_triangular(
             "dtype": computed_in.name,
         }
         how = {"out": None if out is None else str(out), "if_exists": if_exists, "resume": resume}
-        agree_on_product("solve_triangular", arrays, arguments | how, sharing)
+        can_be_stored = 0 not in system.shape
+        if is_stored and not can_be_stored:
+            raise InvalidError(
+                f"a solution of shape {system.shape} cannot be on disk; {leave_out(sharing)}"
+            )
+        agree_on_product(
+            "solve_triangular", arrays, arguments | how, sharing, system.shape,
+            can_be_stored=can_be_stored,
+        )  # fmt: skip
         if system.rhs == 0:
             keep(Report("solve_triangular", system.n, computed_in.name, 0.0, 0.0, 0, 0, 0, 0))
             return np.zeros(system.shape, computed_in)
@@ -209,8 +218,6 @@ def _system(
     n, shape = T.shape[0], b.shape
     if shape[0] != n:
         raise InvalidError(f"need a B of shape ({n},) or ({n}, k), have {shape}")
-    if is_stored and 0 in shape:
-        raise InvalidError(f"a solution of shape {shape} cannot be on disk; leave out= out")
     grains = grains_of(b, dtype) if isinstance(b, Array) else Grains()
     return TriangularSystem(
         n, (*shape, 1)[1] if n else 0, dtype, Grains(), grains, is_lower != (trans != "N"), shape,
