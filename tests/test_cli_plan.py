@@ -70,6 +70,8 @@ def test_what_a_verb_does_not_have_is_refused() -> None:
         (["gram", "-n", 100, "-m", 2000, "-k", 3], "has no k="),
         (["qr", "-n", 100, "-m", 2000, "--option", "shift=1"], "no option 'shift'"),
         (["lu", "-n", 100, "-m", 2000], "is square"),
+        (["export_lapack", "-n", 100, "--processes", "1,4"], "no option 'processes'"),
+        (["export_lapack", "-n", 100, "--link", "1GB/s"], "no option 'link'"),
     ):
         result = said(*arguments, "--memory", MEMORY)
         assert result.exit_code == 1
@@ -80,3 +82,19 @@ def test_a_budget_that_is_too_small_is_refused() -> None:
     result = said("qr", "-m", 20_000, "-n", 1000, "--memory", "1MB")
     assert result.exit_code == 1
     assert "raise memory=" in result.stderr
+
+
+@pytest.mark.parametrize("given", [["--processes", "4"], ["--link", "1GB/s"]])
+def test_a_comparison_of_methods_refuses_processes(given: list[str]) -> None:
+    result = said("lu", "-n", 100, "--memory", MEMORY, "--compare", *given)
+    assert result.exit_code == 2
+    assert given[0] in result.stderr, result.stderr
+
+
+def test_each_plan_of_a_table_must_fit_on_this_machine() -> None:
+    given = ["lu", "-n", 2_000_000, "--memory", "2TB"]
+    alone, table = said(*given, "--processes", "2"), said(*given, "--processes", "1,2")
+    for result in (alone, table):
+        assert result.exit_code == 1, result.output
+        assert " available; choose a smaller memory=" in result.stderr, result.stderr
+    assert "figures of each process" in table.stdout

@@ -147,6 +147,10 @@ def command(
                 "--compare goes with -n, --dtype, --memory, --rhs, --steps, and --option order= "
                 "and chunks="
             )
+        if processes or link is not None:
+            raise click.UsageError(
+                "--compare is for one process; leave out --processes and --link, or --compare"
+            )
         found = compare_methods(
             n=n, dtype=dtype, memory=memory, path=directory, rhs=rhs, steps=steps or SWEEPS,
             **options,
@@ -168,6 +172,7 @@ def command(
             **options,
         )  # fmt: skip
         end(table.to_dict(), str(table))
+        table.validate()
         return
     planned = plan(
         verb, n=n, m=m, k=k, dtype=dtype, memory=memory, path=directory, rhs=rhs, **options

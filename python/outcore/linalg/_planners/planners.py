@@ -8,6 +8,7 @@ import dataclasses
 from typing import Any
 
 from outcore._util.counts import count_of
+from outcore.errors import InvalidError
 from outcore.linalg._cholesky.plan import cholesky_cost, cholesky_costs
 from outcore.linalg._estimate.cond_est import USUAL_SOLVES, vectors_bytes
 from outcore.linalg._factors.sweeps import PlannedFactors, cut_sweep, ring_bytes
@@ -86,6 +87,12 @@ def cond_est_cost(problem: Problem) -> Cost:
 
 def export_cost(problem: Problem) -> Cost:
     """Plan `export_lapack`."""
+    for name in ("processes", "link"):
+        if name in problem.options:
+            raise InvalidError(
+                f"the plan of export_lapack, which runs in one process, has no option {name!r}; "
+                "leave it out"
+            )
     g = ExportGeometry.of(*_factors(problem, LU), problem.memory_bytes)
     first = min(g.strip_bytes, g.bytes_written)
     phase = Phase(
