@@ -196,7 +196,7 @@ REFUSED = """
 a, b = random((600, 30), "f8"), random((600,), "f8", 2)
 A = put("A", a, order="C", chunks=(16, 30))
 for other, text in (
-    ({"damp": float(rank)}, "need the same damp_last= on every rank"),
+    ({"damp": float(rank)}, "need the same damp= on every rank"),
     ({"out": f"{home}/{rank}"}, "need the same out= on every rank"),
     ({"weights": None if rank else np.ones(600)}, "need the same operands on every rank"),
     ({"b": b + rank}, "need the same b on every rank"),

@@ -222,7 +222,10 @@ def lstsq(
         # States of version 0.1 before damping came last, with "damp", have other triangles.
         arguments = {"cond": problem.cond, "damp_last": problem.damp, "dtype": problem.dtype.name}
         how = {"keep_r": keep_r, "if_exists": if_exists, "resume": resume, "out": out}
-        steps = agreed_steps("lstsq", operands_given, arguments, how, memory, made, sharing)
+        steps = agreed_steps(
+            "lstsq", operands_given, arguments, how, memory, made, sharing,
+            names={"damp_last": "damp"},
+        )  # fmt: skip
         memory_bytes = steps.memory_bytes
         planned = problem.operands(is_stored=out is not None)
         way = lstsq_way(planned, memory_bytes, problem.use_slabs_if(), keep_r=keep_r)

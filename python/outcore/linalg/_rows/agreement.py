@@ -21,6 +21,7 @@ def agreed_steps(
     sharing: Sharing,
     *,
     is_known: bool = True,
+    names: Mapping[str, str] | None = None,
 ) -> StepsDone:
     """Check that all processes make the same call, before it reads any rows; return its steps.
 
@@ -35,6 +36,8 @@ def agreed_steps(
         The other arguments, with ``out`` and ``resume``.
     is_known
         Whether a later call can recognize this one by its operands and `arguments`.
+    names
+        The caller's names of `arguments` that the steps have under others.
 
     Raises
     ------
@@ -52,7 +55,7 @@ def agreed_steps(
                     "have an iterator; copy it to disk with oc.from_array, or leave out comm="
                 )
         values = {**arguments, **how, "out": out and str(out)}
-        named = {f"{name}=": value for name, value in values.items()}
+        named = {f"{(names or {}).get(name, name)}=": value for name, value in values.items()}
         sharing.agree({"operands": tuple(given), **named})
         sharing.agree({name: _identity(*each) for name, each in given.items()})
     known = known_operands(given) if is_known else {}
