@@ -244,6 +244,21 @@ text = raised(InvalidError, lambda: cond_est(c, norm=[1, np.inf][comm.rank], **s
 assert "need the same norm= on every rank" in text, text
 text = raised(InvalidError, lambda: slogdet([c, lu][comm.rank], **same))
 assert "need the same factors on every rank" in text, text
+
+class OfAnotherPackage:
+    rank, size, bcast, barrier = comm.rank, comm.size, comm.bcast, comm.barrier
+
+text = raised(InvalidError, lambda: slogdet(lu, **same | {"comm": OfAnotherPackage()}))
+assert "needs a communicator of mpi4py" in text, text
+text = raised(InvalidError, lambda: slogdet(lu, **same | {"comm": MPI.COMM_NULL}))
+assert "have MPI.COMM_NULL" in text, text
+x = np.ones(200)
+for wrong in ({"resume": comm.rank > 0}, {"timeout": 60 + comm.rank}):
+    calls = [lambda: lu_solve(lu, x, **same | wrong), lambda: cho_solve(c, x, **same | wrong)]
+    calls += [lambda: solve(A, x, **same | wrong), lambda: cond_est(c, **same | wrong)]
+    for call in calls:
+        text = raised(InvalidError, call)
+        assert f"need the same {next(iter(wrong))}= on every rank" in text, text
 """
 
 

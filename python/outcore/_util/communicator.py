@@ -67,7 +67,8 @@ class Communicator:
     Raises
     ------
     InvalidError
-        If one of these is missing, or the rank is outside the size.
+        If one of these is missing, the rank is outside the size, or this process is in no
+        communicator.
     MissingPackageError
         If its package is too old.
     """
@@ -78,6 +79,11 @@ class Communicator:
         require_that_of(comm, "a communicator")
         self._comm, self._check = comm, check
         self._timeout_s = timeout_s
+        if (mpi := _mpi_of(comm)) is not None and comm == mpi.COMM_NULL:
+            raise InvalidError(
+                "need a communicator with this process, have MPI.COMM_NULL; leave the call to the "
+                "processes of the communicator"
+            )
         self.rank = _number(comm, ("Get_rank", "get_rank", "rank"))
         self.size = _number(comm, ("Get_size", "get_world_size", "get_size", "size"))
         if not 0 <= self.rank < self.size:

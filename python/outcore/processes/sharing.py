@@ -192,7 +192,9 @@ class Sharing:
             X[here] = self.same(X[here] if self.rank == 0 else None)
 
     def agree(self, have: Mapping[str, Any]) -> None:
-        """Check that values are equal on all processes; the error does not show bytes.
+        """Check that values, and the timeout, are equal on all processes.
+
+        The error does not show bytes.
 
         Raises
         ------
@@ -203,7 +205,7 @@ class Sharing:
         if self._comm is None:
             return
         # If a value cannot be sent, the others learn that.
-        mine = pickle.dumps({"arguments": tuple(have), **have})
+        mine = pickle.dumps({"arguments": tuple(have), **have, "timeout=": self._timeout})
         self._compare([pickle.loads(each) for each in self.exchange(mine)])
 
     def agree_on(self, name: str, X: npt.NDArray[Any]) -> None:

@@ -103,6 +103,7 @@ def slogdet(
         progress = sharing.progress(progress)
         if isinstance(A, LUFactor | CholeskyFactor):
             if sharing.size > 1:
+                sharing.check_mpi("a determinant by several processes")
                 sharing.agree({"factors": version_of_operand(A)})
             return _told(A, memory_bytes, threads, progress, sharing)
         if isinstance(A, Factor):

@@ -127,7 +127,7 @@ def solve_by_all(
             factor.n, substituted_in(factor.dtype, b, dtype), b, trans, out, if_exists=if_exists,
             reads=[factor.path], made=made,
         )  # fmt: skip
-        agree_on_solving("a solve", {"factors": factor}, rhs, sharing)
+        agree_on_solving("a solve", {"factors": factor}, rhs, sharing, resume=resume)
         with Team(sharing) as team:
             x, report = solve_and_report(
                 factor, rhs, sharing.budget(memory), sharing.threads(threads),

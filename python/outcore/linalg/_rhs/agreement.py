@@ -12,7 +12,12 @@ from outcore.storage.volumes import Place
 
 
 def agree_on_solving(
-    title: str, matrix: Mapping[str, Factor | Place], rhs: RightHandSide, sharing: Sharing
+    title: str,
+    matrix: Mapping[str, Factor | Place],
+    rhs: RightHandSide,
+    sharing: Sharing,
+    *,
+    resume: bool,
 ) -> None:
     """Check that all processes solve the same system, with a named matrix or factors of it.
 
@@ -29,6 +34,7 @@ def agree_on_solving(
         {
             "trans=": rhs.trans, "type": rhs.dtype.str, "shape of b": rhs.b.shape,
             "out=": None if rhs.out is None else str(rhs.out.path), "if_exists=": rhs.if_exists,
+            "resume=": resume,
         }
     )  # fmt: skip
     for name, each in matrix.items():

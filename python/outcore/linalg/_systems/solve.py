@@ -229,7 +229,7 @@ def solve_system(
             )
             if sharing.size > 1:
                 refuse_for_several(low is not None, overwrite_a=overwrite_a)
-                agree_on_solving("solve", {"A": source}, job.rhs, sharing)
+                agree_on_solving("solve", {"A": source}, job.rhs, sharing, resume=resume)
                 sharing.agree(
                     {
                         "assume_a=": assume_a, "condition=": condition,
