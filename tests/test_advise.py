@@ -162,6 +162,15 @@ def test_planes_and_columns_lie_in_one_piece() -> None:
     assert last.best.figures[0].requests == last.best.figures[0].reads
 
 
+@pytest.mark.parametrize("side", [6400, 8192, 24000])
+def test_arrays_of_many_terabytes_get_advice(side: int) -> None:
+    advice = oc.advise((side,) * 3, "f8", access="planes:2")
+    # A plane has one piece in each of a few chunks, one index thick.
+    assert advice.best.chunks[2] <= 2
+    assert advice.best.cost < 1.1
+    assert advice.default.cost > 100
+
+
 def test_weights_decide() -> None:
     shape = (4096, 4096)
     rows = oc.advise(shape, access={"rows": 1000, "columns": 1})
@@ -310,6 +319,8 @@ def test_the_command_prints_the_advice() -> None:
         ("points in order", 'use "planes:D"'),
         ("boxes:0x3", 'use "planes:D"'),
         ([], "need a word"),
+        (None, "need words for access="),
+        (5, "need words for access="),
         ([3], "no access 3"),
         ("planes:2", "dimensions are 0 to 1"),
         ("boxes:2x2x2", "need 2 sides"),

@@ -79,8 +79,10 @@ def weights_of(access: Access) -> dict[str, float]:
         given = dict(access)
     elif isinstance(access, str):
         given = {access: 1.0}
-    else:
+    elif isinstance(access, Iterable):
         given = dict.fromkeys(access, 1.0)
+    else:
+        raise InvalidError(f"need words for access=, have {access!r}; use {WORDS}")
     if not given:
         raise InvalidError(f"need a word for access=, have none; use {WORDS}")
     found: dict[str, float] = {}

@@ -285,7 +285,11 @@ def _candidates(default: Metadata, patterns: Sequence[Pattern]) -> list[Metadata
 def _chunk_shapes(
     shape: Sequence[int], itemsize: int, patterns: Sequence[Pattern]
 ) -> npt.NDArray[np.int64]:
-    """Return chunk shapes to try, one a row: of 64 KiB to 4 MiB, if that is not too many chunks."""
+    """Return chunk shapes to try, one a row: of 64 KiB to 4 MiB, if that is not too many chunks.
+
+    Arrays with more than `MAX_TILES` chunks of 4 MiB have larger ones, up to 64 MiB. Of the
+    largest, up to twice as many are tried as hold the array.
+    """
     sides = []
     for d, n in enumerate(shape):
         powers = (1 << bits for bits in range(n.bit_length()))
@@ -300,7 +304,7 @@ def _chunk_shapes(
     nbytes = math.prod(shape) * itemsize
     most = min(max(TILE_BYTES, 2 * nbytes // MAX_TILES), MAX_TILE_BYTES)
     least = min(_LEAST_CHUNK_BYTES, nbytes)
-    fits = (least <= sizes) & (sizes <= most) & (counts <= MAX_TILES)
+    fits = (least <= sizes) & (sizes <= most) & (counts <= max(MAX_TILES, 2 * nbytes // most))
     found: npt.NDArray[np.int64] = chunks[fits]
     return found
 
