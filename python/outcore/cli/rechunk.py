@@ -27,6 +27,7 @@ from outcore.report.copy_report import CopyReport
             "order",
             "chunk_order",
             "disk_schema",
+            "mesh",
             "transpose",
             "dtype",
             "file_format",
@@ -43,6 +44,9 @@ from outcore.report.copy_report import CopyReport
 @click.option("--order", type=click.Choice(["C", "F"]), help="Order of the elements in a chunk.")
 @click.option("--chunk-order", metavar="NAME", help="Order of the chunks, as in create_array.")
 @click.option("--disk-schema", metavar="RULES", help="Division over disks, as in create_array.")
+@click.option(
+    "--mesh", metavar="N,...", callback=extents, help="Servers along each distributed dimension."
+)
 @click.option(
     "--transpose", metavar="D,...", callback=extents, help="Dimensions of SRC in the order of DST."
 )

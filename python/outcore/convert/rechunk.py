@@ -46,6 +46,7 @@ def rechunk(  # type: ignore[misc]  # the overloads abbreviate its arguments
     order: str | None = None,
     chunk_order: str | None = None,
     disk_schema: Rules | None = None,
+    mesh: Sequence[int] | int | None = None,
     transpose: Sequence[int] | None = None,
     dtype: npt.DTypeLike | None = None,
     format: str | None = None,  # noqa: A002  # as in `export_array`
@@ -74,7 +75,7 @@ def rechunk(  # type: ignore[misc]  # the overloads abbreviate its arguments
     out
         Directory of the new array, also in a pool. The arrays between two passes are inside it
         until it is complete.
-    chunks, order, chunk_order, disk_schema
+    chunks, order, chunk_order, disk_schema, mesh
         Layout of the new array, as for `create_array`; the order is by default that of `source`.
     transpose
         Dimensions of `source` in the order of the new array, as for `numpy.transpose`.
@@ -121,7 +122,8 @@ def rechunk(  # type: ignore[misc]  # the overloads abbreviate its arguments
                     '"error" or "overwrite"'
                 )
             named = Named.of(out, format, 3, if_exists)
-            made = export_to(chosen, named, codec, chunks, order, chunk_order, disk_schema)
+            layout = chunk_order, disk_schema, mesh
+            made = export_to(chosen, named, codec, chunks, order, *layout)
             report = made.run(memory, if_exists, progress, verify=verify)
             if made.left_out:
                 warnings.warn(made.left_out_text, LeftOutWarning, stacklevel=2)
@@ -131,8 +133,8 @@ def rechunk(  # type: ignore[misc]  # the overloads abbreviate its arguments
             order = "C"
         return copy_to_array(
             chosen, out, memory=memory, chunks=chunks, order=order, chunk_order=chunk_order,
-            layout=DiskLayout(disk_schema), if_exists=if_exists, resume=resume, progress=progress,
-            keeps_passes=True, verify=verify,
+            layout=DiskLayout(disk_schema, None, mesh), if_exists=if_exists, resume=resume,
+            progress=progress, keeps_passes=True, verify=verify,
         )[0]  # fmt: skip
 
 
@@ -144,10 +146,11 @@ def export_to(
     order: str | None,
     chunk_order: str | None,
     disk_schema: Rules | None,
+    mesh: Sequence[int] | int | None,
 ) -> Export:
     """Check the arguments of a copy to another format."""
-    if chunk_order is not None or disk_schema is not None:
-        raise InvalidError(f"{named.kind} has no chunk_order and no disk_schema; leave them out")
+    if any(each is not None for each in (chunk_order, disk_schema, mesh)):
+        raise InvalidError(f"{named.kind} has no chunk_order, disk_schema and mesh; leave them out")
     return Export(source, named, codec, chunks, order)
 
 

@@ -136,6 +136,7 @@ def plan_rechunk(
     order: str | None = None,
     chunk_order: str | None = None,
     disk_schema: Rules | None = None,
+    mesh: Sequence[int] | int | None = None,
     transpose: Sequence[int] | None = None,
     dtype: npt.DTypeLike | None = None,
     format: str | None = None,  # noqa: A002  # as in `rechunk`
@@ -164,11 +165,12 @@ def plan_rechunk(
                 opened.shape, opened.dtype, chunks, order, chunk_order, None, None
             )
             is_chosen = bool(chunks or chunk_order or order == "F")
-            target = metadata = DiskLayout(disk_schema).of(where, metadata, is_chosen=is_chosen)
+            layout = DiskLayout(disk_schema, None, mesh)
+            target = metadata = layout.of(where, metadata, is_chosen=is_chosen)
             passes, disk_bytes = array_passes(opened, metadata, memory_bytes), _file_bytes(metadata)
         else:
             named = Named.of(path, format, 3, "error")
-            made = export_to(opened, named, codec, chunks, order, chunk_order, disk_schema)
+            made = export_to(opened, named, codec, chunks, order, chunk_order, disk_schema, mesh)
             where, target, disk_bytes, notes = (
                 place(named.path),
                 made.end(),
