@@ -98,3 +98,11 @@ def test_each_plan_of_a_table_must_fit_on_this_machine() -> None:
         assert result.exit_code == 1, result.output
         assert " available; choose a smaller memory=" in result.stderr, result.stderr
     assert "figures of each process" in table.stdout
+
+
+def test_a_plan_of_several_processes_names_its_bound() -> None:
+    given = ["lu", "-n", 20_000, "--memory", "200MB", "--processes", "8", "--link", "1MB/s"]
+    assert "\n  bound        network" in said(*given).stdout
+    found = json.loads(said(*given, "--json").stdout)
+    parts = {"arithmetic": "compute", "disk": "io", "network": "network"}
+    assert found["bound"] == max(parts, key=lambda part: found[f"{parts[part]}_seconds"])

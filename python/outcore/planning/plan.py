@@ -140,7 +140,7 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as plain values, for JSON."""
-        return dataclasses.asdict(self)
+        return dataclasses.asdict(self) | {"bound": self.bound}
 
     def to_json(self) -> str:
         """Return the figures as JSON text."""
@@ -178,6 +178,8 @@ class Plan:
                 f"{format_seconds(self.io_seconds)}{network}, overlapped)",
             )
         )
+        if self.processes > 1:
+            rows.append(("bound", self.bound))
         rows += [("note", note) for note in self.notes]
         rows_of = f"m = {self.m}, " if self.m else ""
         title = f"plan: {self.verb}, {rows_of}n = {self.n}, {self.dtype}"

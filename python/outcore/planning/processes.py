@@ -1,7 +1,7 @@
 """One call by different numbers of processes, side by side."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from outcore._util.sizes import format_bytes, format_seconds
@@ -24,7 +24,7 @@ class ProcessComparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as plain values, for JSON."""
-        return {"plans": [asdict(each) | {"bound": each.bound} for each in self.plans]}
+        return {"plans": [each.to_dict() for each in self.plans]}
 
     def validate(self) -> None:
         """Raise the errors of `Plan.validate`, if memory or disk are too small for any number."""
