@@ -20,7 +20,7 @@ from outcore.planning.processes import compare_processes
 
 JOB = (
     """
-import json, os, signal, sys, warnings
+import json, os, re, signal, sys, warnings
 from pathlib import Path
 import numpy as np
 import scipy.linalg
@@ -241,6 +241,13 @@ text = raised(InvalidError, lambda: solve(A, other, **same))
 assert "need the same b on every rank" in text, text
 text = raised(InvalidError, lambda: solve(A, a @ x, factor_dtype="f4", **same))
 assert "start one process" in text, text
+# A budget as large as the error says is enough.
+w, ones = random(400, "f8"), np.ones(400)
+W = put("W", w, order="F")
+few = raised(BudgetError, lambda: solve(W, w @ ones, **same | {"memory": 1000}))
+need = int(re.search(r"need ([0-9]+)", few)[1])
+found, _ = solve(W, w @ ones, **same | {"memory": need})
+assert np.abs(found - ones).max() < 1e-9
 singular = a.copy()
 singular[:, 3] = 0
 S = put("S", singular, order="F")

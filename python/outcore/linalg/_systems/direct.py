@@ -123,7 +123,7 @@ def _phases(job: Solving, kind: Kind, ready: Swept | None) -> Sequence[Phase]:
 
     Complete factors need less memory to solve than to factor, so only their solve is planned.
     """
-    problem = job.problem(assume_a="pos" if kind is CHOLESKY else "gen")
+    problem = job.problem(assume_a="pos" if kind is CHOLESKY else "gen", processes=job.sharing.size)
     if ready is None:
         return solve_cost(problem).phases
     return *passes(problem, ready.tile), *condition_phases(problem, job.dtype, ready.tile)
