@@ -66,17 +66,10 @@ class Geometry:
         return min(read, most), min(written, most)
 
     @property
-    def requests(self) -> tuple[int, int]:
-        """Number of reads and of writes."""
+    def runs_written(self) -> int:
+        """Number of runs of addresses that all passes write."""
         bits = len(self.passes[0].matrix)
-        of_passes = [self.request_bits(i) for i in range(len(self.passes))]
-        read, written = zip(*of_passes, strict=True)
-        return sum(1 << bits - b for b in read), sum(1 << bits - b for b in written)
-
-    @property
-    def least_request_bytes(self) -> int:
-        """Bytes of the smallest request."""
-        return self.itemsize << min(min(self.request_bits(i)) for i in range(len(self.passes)))
+        return sum(1 << bits - self.request_bits(i)[1] for i in range(len(self.passes)))
 
 
 def geometry_of(

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,7 @@ from outcore.permutations.layouts import Layout, address_matrix
 from outcore.permutations.moved_source import MovedSource
 from outcore.permutations.moves import Move, move_of
 from outcore.permutations.run import Ends, Passes
+from outcore.permutations.traffic import Side, least_request_bytes
 from outcore.report.copy_report import CopyReport
 from outcore.report.longcall import LongCall, long_call
 from outcore.report.permute_report import PermuteReport
@@ -45,6 +46,8 @@ from outcore.storage.volumes import (
     refuse_being_made,
     room_at,
 )
+
+T = TypeVar("T")
 
 _WHY = "permuting into it was stopped; call permute again with the same arguments"
 
@@ -264,7 +267,7 @@ def _by_passes(job: Job, if_exists: IfExists, progress: ProgressLike, *, resume:
         if found is not None:
             if made is not None:
                 refuse_other(where, found.metadata.made, made, "the source and the permutation")
-            found.report = _report(job, geometry, None, _Moved(), geometry.requests[1])
+            found.report = _report(job, geometry, None, _Moved(), geometry.runs_written)
             return found
     record = CopyRecord(where)
     with (
@@ -277,7 +280,7 @@ def _by_passes(job: Job, if_exists: IfExists, progress: ProgressLike, *, resume:
         before = record.passes_of(version, source.casting) if stopped else None
         if before is not None:
             geometry = job.geometry(before[0][-1])
-            done = record.done_of(geometry.requests[1])
+            done = record.done_of(geometry.runs_written)
             write_metadata(where, begun)  # this call may have other attributes
         else:
             is_replaced = stopped or if_exists == "overwrite"
@@ -315,6 +318,23 @@ def _between(job: Job) -> Metadata:
     plain = array_metadata((count,), job.metadata.dtype, None, "C", None, None, None)
     begun = dataclasses.replace(plain, state="incomplete", why=_WHY)
     return begun.on(job.where.volume)
+
+
+def sides_of(job: Job, count: int) -> list[Side]:
+    """Return the arrays of `count` passes: each pass reads one and writes the next."""
+    assert job.layouts is not None, "the job has passes"
+    before, after = job.layouts
+    source = job.source
+    begun = Side(source.metadata if isinstance(source, Stored) else None, before)
+    out, between = Side(job.metadata, after), _between(job)
+    layout = Layout.of(between.shape, between.chunks, "C")
+    assert layout is not None, "it is a vector"
+    return [begun, *(_alternate(i, count, out, Side(between, layout)) for i in range(count))]
+
+
+def _alternate(i: int, count: int, last: T, other: T) -> T:
+    """Return the target of pass i: `last` of the last pass, `other` of the pass before it."""
+    return last if (count - 1 - i) % 2 == 0 else other
 
 
 @dataclass
@@ -424,26 +444,18 @@ def _open_between(job: Job, *, anew: bool) -> Array:
 
 def _ends(job: Job, array: Array, between: Array | None, number: int, count: int) -> Ends:
     """Return the source and target of a pass: the last one writes the new array."""
-    assert job.layouts is not None, "the job has passes"
-    before, after = job.layouts
-
-    def is_out(i: int) -> bool:
-        return (count - 1 - i) % 2 == 0
-
-    def target_of(i: int) -> tuple[Array, Layout]:
-        if is_out(i):
-            return array, after
-        assert between is not None, "more than one pass needs an intermediate array"
-        layout = Layout.of(between.shape, between.chunks, "C")
-        assert layout is not None, "it is a vector"
-        return between, layout
-
-    into, into_layout = target_of(number)
-    target = ArrayTarget(into)
-    if number == 0:
-        return Ends(job.source, before, target, into_layout, job.where.path)
-    of, of_layout = target_of(number - 1)
-    return Ends(Stored(of), of_layout, target, into_layout, job.where.path)
+    sides = sides_of(job, count)
+    arrays = [_alternate(i, count, array, between) for i in range(count)]
+    into = arrays[number]
+    assert into is not None, "more than one pass needs an intermediate array"
+    source = job.source
+    if number > 0:
+        of = arrays[number - 1]
+        assert of is not None, "more than one pass needs an intermediate array"
+        source = Stored(of)
+    return Ends(
+        source, sides[number].layout, ArrayTarget(into), sides[number + 1].layout, job.where.path
+    )
 
 
 def _report(
@@ -454,7 +466,8 @@ def _report(
         path=str(job.where.path), kind=job.move.kind, shape=metadata.shape,
         dtype=metadata.dtype.name, passes=len(geometry.passes),
         load_bytes=geometry.itemsize << geometry.load_bits,
-        request_bytes=geometry.least_request_bytes, requests_before=before,
+        request_bytes=least_request_bytes(geometry, sides_of(job, len(geometry.passes))),
+        requests_before=before,
         nbytes=geometry.nbytes, file_bytes=bytes_on_disk(job.where.path),
         seconds=0.0 if call is None else call.seconds(), memory_bytes=job.memory_bytes,
         peak_memory_bytes=0 if call is None else call.arena.peak_bytes,

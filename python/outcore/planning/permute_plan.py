@@ -6,9 +6,11 @@ from typing import Any
 from outcore._util.sizes import format_bytes, format_seconds
 from outcore.convert.open_source import open_source
 from outcore.convert.rechunk_plan import array_end, array_passes
+from outcore.layout.disk_reads import DiskReads
 from outcore.machine.rates import Rates, stored_or_measured
 from outcore.permutations.moved_source import MovedSource
-from outcore.permutations.permute import Job, disk_bytes, job_of
+from outcore.permutations.permute import Job, disk_bytes, job_of, sides_of
+from outcore.permutations.traffic import counts_of, least_request_bytes
 from outcore.planning.relayout_plan import check_room
 from outcore.storage.volumes import PathLike
 
@@ -25,7 +27,7 @@ class PermutePlan:
         Number of passes: how often each element is read and written.
     load_bytes, block_bytes, request_bytes
         M: elements that are permuted in memory at a time; B: runs that move as a whole; and the
-        smallest request. They are 0 for a copy box by box.
+        smallest part of a run in one chunk, which is a request. They are 0 for a copy box by box.
     memory_bytes, peak_memory_bytes
         The budget, and the largest amount that the call will use of it.
     disk_bytes, between_bytes
@@ -33,7 +35,8 @@ class PermutePlan:
     bytes_read, reads, bytes_written, writes
         Bytes and requests of all passes, exact on plain paths if `is_exact` is true.
     is_exact
-        Whether they are exact: for moves by bits, of arrays whose chunks are whole pages.
+        Whether bytes and requests are counted one by one; the text of the plan says "about" where
+        they are estimates: for copies box by box, and for more runs than a plan counts.
     seconds
         Time at the measured rates of the disk of the new array.
     notes
@@ -78,8 +81,8 @@ class PermutePlan:
 
     def __str__(self) -> str:
         about = "" if self.is_exact else "about "
-        reads = f" in {self.reads} requests" if self.reads else ""
-        writes = f" in {self.writes} requests" if self.writes else ""
+        reads = f" in {about}{self.reads} requests" if self.reads else ""
+        writes = f" in {about}{self.writes} requests" if self.writes else ""
         memory = f"{format_bytes(self.peak_memory_bytes)} of {format_bytes(self.memory_bytes)}"
         rows = [("passes", str(self.passes))]
         if self.load_bytes:
@@ -115,9 +118,9 @@ def plan_permute(
     """Plan `outcore.permute` to `path`; see `outcore.plan`. It has no array yet."""
     with open_source(source) as opened:
         job = job_of(opened, "permuted" if path is None else path, kind, **options)
-        figures = _by_boxes(job) if job.layouts is None else _by_passes(job)
+        known = rates or stored_or_measured(job.where.path.parent)
+        figures = _by_boxes(job) if job.layouts is None else _by_passes(job, known.reads)
         name = str(opened.path or type(source).__name__)
-    known = rates or stored_or_measured(job.where.path.parent)
     requests = figures["reads"] + figures["writes"]
     return PermutePlan(
         source=name, path=str(job.where.path), kind=job.move.kind, shape=job.metadata.shape,
@@ -129,20 +132,22 @@ def plan_permute(
     )  # fmt: skip
 
 
-def _by_passes(job: Job) -> dict[str, Any]:
+def _by_passes(job: Job, disk: DiskReads) -> dict[str, Any]:
     geometry = job.geometry()
-    moved, (reads, writes) = geometry.nbytes * len(geometry.passes), geometry.requests
+    sides = sides_of(job, len(geometry.passes))
+    read, written, is_exact = counts_of(geometry, sides, disk)
     array_bytes, between_bytes = disk_bytes(job, geometry)
     return {
         "passes": len(geometry.passes),
         "load_bytes": geometry.itemsize << geometry.load_bits,
         "block_bytes": geometry.itemsize << geometry.block_bits,
-        "request_bytes": geometry.least_request_bytes,
+        "request_bytes": least_request_bytes(geometry, sides),
         "peak_memory_bytes": geometry.memory_bytes,
         "disk_bytes": array_bytes,
         "between_bytes": between_bytes,
-        "bytes_read": moved, "reads": reads, "bytes_written": moved, "writes": writes,
-        "is_exact": True,
+        "bytes_read": read.nbytes, "reads": read.requests,
+        "bytes_written": written.nbytes, "writes": written.requests,
+        "is_exact": is_exact,
     }  # fmt: skip
 
 

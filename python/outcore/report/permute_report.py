@@ -16,11 +16,12 @@ class PermuteReport:
     passes
         Number of passes: how often each element was read and written.
     load_bytes, request_bytes
-        Elements that are permuted in memory at a time, and the smallest request.
+        Elements that are permuted in memory at a time, and the smallest part of a run in one chunk,
+        which is a request.
     bytes_read, bytes_written, reads, writes
         Bytes of this call, and its requests.
     requests_before
-        Number of writes that an earlier, stopped call had made durable.
+        Number of runs that an earlier, stopped call had made durable.
     nbytes, file_bytes
         Bytes of the elements, and bytes that the new array occupies on disk.
     seconds, memory_bytes, peak_memory_bytes
