@@ -74,13 +74,15 @@ def copy_to_array(
     most_passes: int = MOST_PASSES,
     keeps_passes: bool = False,
     verify: bool = False,
+    why: str = _WHY,
 ) -> tuple[Array, CopyReport]:
     """Copy an open source as `from_array` does; return the array and a report.
 
     `layout` divides the array over disks. A copy that begins takes one pass in blocks of given
     `steps`; by default the passes that `choose_passes` chooses, at most `most_passes`. If the disk
     has no room for an array between two passes, it takes one pass, or is refused with
-    `keeps_passes`. With `verify`, the array is read back after each pass.
+    `keeps_passes`. With `verify`, the array is read back after each pass. The error of a half-made
+    array gives `why`, which names the call that resumes it.
     """
     metadata = array_metadata(
         source.shape, source.dtype, chunks, source.order if order is None else order, chunk_order,
@@ -126,7 +128,7 @@ def copy_to_array(
         saying_how_to_resume(record, resume=resume, if_exists=if_exists),
         being_made(where, f"copying to {where.path.name}"),
     ):
-        begun = dataclasses.replace(metadata, state="incomplete", why=_WHY)
+        begun = dataclasses.replace(metadata, state="incomplete", why=why)
         stopped = resume and if_exists != "overwrite" and record.was_stopped(begun)
         done, finished, is_left = 0, 0, True
         before = record.passes_of(version, source.casting, verify=verify) if stopped else None

@@ -233,7 +233,8 @@ def _by_copying(
     moved = MovedSource(source, job.move)
     array, report = copy_to_array(
         moved, job.where.path, memory=job.memory_bytes, order=job.metadata.order,
-        if_exists=if_exists, resume=resume, progress=progress, most_passes=1, **job.given,
+        if_exists=if_exists, resume=resume, progress=progress, most_passes=1, why=_WHY,
+        **job.given,
     )  # fmt: skip
     array.report = _report_of_copy(job, report)
     return array
