@@ -1,4 +1,4 @@
-"""Permutations by axes of any extents: what they say, count and plan."""
+"""Permutations by axes of any extents: errors, reports and plans."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -63,3 +63,31 @@ def test_the_error_of_a_stopped_call_names_the_call_that_resumes(
     with call() as found:
         np.testing.assert_array_equal(found[...], data.T)
         assert found.report.requests_before > 0
+
+
+def test_a_resumed_call_reports_its_own_bytes_and_requests(
+    stopped: tuple[npt.NDArray[np.float64], Callable[[], oc.Array]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data, call = stopped
+    written = stop_at(monkeypatch, None)
+    with call() as found:
+        report = found.report
+    assert isinstance(report, oc.PermuteReport)
+    # Both sides move whole pages only where boxes end on them, so a request may have more bytes.
+    assert sum(written) <= report.bytes_written < data.nbytes
+    assert sum(written) <= report.bytes_read
+    assert min(report.reads, report.writes) >= len(written)
+    assert f"resumed after {report.requests_before} blocks" in str(report)
+
+
+def test_a_copy_from_another_format_counts_the_boxes_that_it_reads(tmp_path: Path) -> None:
+    data = np.random.default_rng(0).random((30, 50))
+    np.save(tmp_path / "A.npy", data)
+    with oc.permute(tmp_path / "A.npy", tmp_path / "B", "transpose", **QUIET) as found:
+        report = found.report
+    assert isinstance(report, oc.PermuteReport)
+    assert report.bytes_read == data.nbytes
+    assert report.reads >= 1
+    assert report.writes >= 1
+    assert report.bytes_written >= data.nbytes

@@ -35,6 +35,7 @@ class MovedSource(Source):
             library_blocks=side.library_blocks + (not self._is_direct),
         )
         self.reads_ahead = self._is_direct and source.reads_ahead
+        self._fetched = 0, 0
         self.path, self.attributes = source.path, source.attributes
         if source.dims is not None:
             self.dims = tuple(source.dims[d] for d in move.axes)
@@ -51,6 +52,7 @@ class MovedSource(Source):
 
     def begin(self, arena: Arena, bounce_bytes: int) -> None:
         """See `Source`."""
+        self._fetched = 0, 0
         self._source.begin(arena, bounce_bytes)
 
     def end(self) -> None:
@@ -59,6 +61,7 @@ class MovedSource(Source):
 
     def fetch(self, box: Box, out: npt.NDArray[Any]) -> Ticket | None:
         """See `Source`."""
+        self._fetched = self._fetched[0] + out.nbytes, self._fetched[1] + 1
         old: list[slice] = [slice(0)] * len(box)
         for d, piece in zip(self._axes, box, strict=True):
             n = self._move.shape[d]
@@ -74,6 +77,14 @@ class MovedSource(Source):
             ticket.wait()
         into[...] = part
         return None
+
+    def moved(self) -> tuple[int, int]:
+        """See `Source`. Boxes count for a source that does not count its requests."""
+        return self._source.moved() or self._fetched
+
+    def check_end(self) -> None:
+        """See `Source`."""
+        self._source.check_end()
 
     def version(self) -> dict[str, Any] | None:
         """See `Source`."""

@@ -241,14 +241,15 @@ def _by_copying(
 
 
 def _report_of_copy(job: Job, report: CopyReport) -> PermuteReport:
-    moved = 0 if report.blocks == report.blocks_before else report.nbytes
+    is_opened = report.reads is None  # an earlier call made the array
     return PermuteReport(
-        path=report.path, kind=job.move.kind, shape=report.shape, dtype=report.dtype, passes=1,
-        load_bytes=0, request_bytes=0, bytes_read=round(moved * report.times_read),
-        bytes_written=moved, reads=0, writes=0, requests_before=report.blocks_before,
+        path=report.path, kind=job.move.kind, shape=report.shape, dtype=report.dtype,
+        passes=1 + len(report.between), load_bytes=0, request_bytes=0,
+        bytes_read=report.bytes_read or 0, bytes_written=report.bytes_written or 0,
+        reads=report.reads or 0, writes=report.writes or 0, requests_before=report.blocks_before,
         nbytes=report.nbytes, file_bytes=report.file_bytes, seconds=report.seconds,
         memory_bytes=report.memory_bytes, peak_memory_bytes=report.peak_memory_bytes,
-        pass_seconds=(report.seconds,) if moved else (),
+        pass_seconds=() if is_opened else (report.seconds,),
     )  # fmt: skip
 
 

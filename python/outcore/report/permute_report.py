@@ -19,9 +19,11 @@ class PermuteReport:
         Elements that are permuted in memory at a time, and the smallest part of a run in one chunk,
         which is a request.
     bytes_read, bytes_written, reads, writes
-        Bytes of this call, and its requests.
+        Bytes of this call, and its requests. Sources that are no arrays of outcore count each box
+        as a read.
     requests_before
-        Number of runs that an earlier, stopped call had made durable.
+        Number of blocks that an earlier, stopped call had made durable: runs of a move by bits, or
+        boxes of a copy box by box. A block takes one request or several.
     nbytes, file_bytes
         Bytes of the elements, and bytes that the new array occupies on disk.
     seconds, memory_bytes, peak_memory_bytes
@@ -52,7 +54,7 @@ class PermuteReport:
     def __str__(self) -> str:
         extents = " x ".join(map(str, self.shape))
         passes = "1 pass" if self.passes == 1 else f"{self.passes} passes"
-        again = f", resumed after {self.requests_before} writes" if self.requests_before else ""
+        again = f", resumed after {self.requests_before} blocks" if self.requests_before else ""
         return (
             f"{self.path}: {self.kind}, {extents} {self.dtype}, {format_bytes(self.nbytes)} in "
             f"{passes} and {format_seconds(self.seconds)}{again}"
