@@ -12,6 +12,7 @@ import outcore as oc
 from outcore.array_files import blocks_done
 from outcore.convert.targets import ArrayTarget
 from outcore.errors import IncompleteError
+from outcore.machine.rates import NOMINAL
 
 QUIET: dict[str, Any] = {"progress": False}
 SHAPE = (128, 95, 80)
@@ -35,14 +36,14 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, at: int | None) -> list[int]:
 def stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[npt.NDArray[np.float64], Callable[[], oc.Array]]:
-    """Stop a transpose; return its data, and the call."""
+    """Stop a rotation; return its data, and the call."""
     data = np.random.default_rng(0).random(SHAPE)
     oc.from_array(data, tmp_path / "A", chunks=(1, 95, 80), **QUIET).close()
     monkeypatch.setattr(blocks_done, "NOTE_S", 0.0)
 
     def call() -> oc.Array:
         return oc.permute(
-            tmp_path / "A", tmp_path / "B", "transpose", chunks=(8, 5, 64), memory="1 MB", **QUIET
+            tmp_path / "A", tmp_path / "B", "rotate", chunks=(5, 32, 16), memory="1 MB", **QUIET
         )
 
     with monkeypatch.context() as stopping:
@@ -61,7 +62,7 @@ def test_the_error_of_a_stopped_call_names_the_call_that_resumes(
     assert "call permute again with the same arguments" in str(error.value)
     assert "from_array" not in str(error.value)
     with call() as found:
-        np.testing.assert_array_equal(found[...], data.T)
+        np.testing.assert_array_equal(found[...], np.rot90(data))
         assert found.report.requests_before > 0
 
 
@@ -91,3 +92,38 @@ def test_a_copy_from_another_format_counts_the_boxes_that_it_reads(tmp_path: Pat
     assert report.reads >= 1
     assert report.writes >= 1
     assert report.bytes_written >= data.nbytes
+
+
+@pytest.mark.parametrize("kind", ["transpose", "reverse"])
+def test_plans_of_copies_count_requests(tmp_path: Path, kind: str) -> None:
+    data = np.random.default_rng(0).random((600, 601))
+    oc.from_array(data, tmp_path / "A", chunks=(1, 601), **QUIET).close()
+    options: dict[str, Any] = {"chunks": (1, 600), "memory": "1 MB"}
+    source, target = tmp_path / "A", tmp_path / "B"
+    if kind == "reverse":
+        options["chunks"] = (1, 601)
+    plan = oc.plan("permute", source=source, path=target, kind=kind, rates=NOMINAL, **options)
+    with oc.permute(source, target, kind, **options, **QUIET) as found:
+        expected = data.T if kind == "transpose" else data[::-1, ::-1]
+        np.testing.assert_array_equal(found[...], expected)
+        report = found.report
+    assert isinstance(report, oc.PermuteReport)
+    assert plan.is_exact == (kind == "transpose")
+    assert min(plan.reads, plan.writes) >= 600
+    if plan.is_exact:
+        for name in ("passes", "bytes_read", "reads", "bytes_written", "writes"):
+            assert getattr(plan, name) == getattr(report, name), name
+    moved = plan.bytes_read / NOMINAL.read_bytes_s + plan.bytes_written / NOMINAL.write_bytes_s
+    requests = (plan.reads + plan.writes) * NOMINAL.request_s
+    assert plan.seconds == pytest.approx(moved + requests)
+
+
+def test_a_transpose_takes_the_passes_of_rechunk(tmp_path: Path) -> None:
+    oc.create_array(tmp_path / "A", (6000, 6001), "f8", chunks=(1, 6001)).close()
+    options: dict[str, Any] = {"chunks": (1, 6000), "memory": "8 MB", "rates": NOMINAL}
+    call: dict[str, Any] = {"source": tmp_path / "A", "path": tmp_path / "B", **options}
+    plan = oc.plan("permute", kind="transpose", **call)
+    other = oc.plan("rechunk", transpose=(1, 0), **call)
+    assert plan.passes == other.passes > 1
+    assert (plan.reads, plan.writes) == (other.reads, other.writes)
+    assert plan.between_bytes >= 6000 * 6001 * 8

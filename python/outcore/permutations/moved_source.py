@@ -9,6 +9,7 @@ import numpy.typing as npt
 from outcore._core import Arena, Ticket
 from outcore._util.streams import Box
 from outcore.convert.copy_plan import Cuts, Kind
+from outcore.convert.rechunk import Permuted
 from outcore.convert.sources import Source, Stored
 from outcore.layout.casting import AS_GIVEN
 from outcore.permutations.moves import Move
@@ -90,6 +91,28 @@ class MovedSource(Source):
         """See `Source`."""
         version = self._source.version()
         return None if version is None else {**version, "move": self._move.to_json()}
+
+
+class Transposed(Permuted):
+    """A source with its axes permuted; boxes count if it does not count its own requests."""
+
+    def __init__(self, source: Source, axes: tuple[int, ...]) -> None:
+        super().__init__(source, axes)
+        self._fetched = 0, 0
+
+    def begin(self, arena: Arena, bounce_bytes: int) -> None:
+        """See `Source`."""
+        self._fetched = 0, 0
+        super().begin(arena, bounce_bytes)
+
+    def fetch(self, box: Box, out: npt.NDArray[Any]) -> Ticket | None:
+        """See `Source`."""
+        self._fetched = self._fetched[0] + out.nbytes, self._fetched[1] + 1
+        return super().fetch(box, out)
+
+    def moved(self) -> tuple[int, int]:
+        """See `Source`."""
+        return super().moved() or self._fetched
 
 
 def _reversed(cuts: Cuts, *, whole: bool) -> Cuts:

@@ -23,6 +23,7 @@ from outcore.array_files.metadata import write_metadata
 from outcore.convert.copy_notes import CopyNotes, CopyRecord
 from outcore.convert.copying import check_apart, copy_to_array, saying_how_to_resume
 from outcore.convert.open_source import open_source
+from outcore.convert.rechunk_plan import MOST_PASSES
 from outcore.convert.sources import Source, Stored
 from outcore.convert.targets import ArrayTarget
 from outcore.errors import DiskFullError, InvalidError, OutcoreError
@@ -30,7 +31,7 @@ from outcore.layout.attributes import carried_attributes
 from outcore.layout.zarr_format import Metadata
 from outcore.permutations.geometry import Geometry, geometry_of
 from outcore.permutations.layouts import Layout, address_matrix
-from outcore.permutations.moved_source import MovedSource
+from outcore.permutations.moved_source import MovedSource, Transposed
 from outcore.permutations.moves import Move, move_of
 from outcore.permutations.run import Ends, Passes
 from outcore.permutations.traffic import Side, least_request_bytes
@@ -138,7 +139,7 @@ def permute(
         check_progress(progress)
         check_apart(source, job.where.path)
         if job.layouts is None:
-            return _by_copying(job, source, if_exists, progress, resume=resume)
+            return _by_copying(job, if_exists, progress, resume=resume)
         return _by_passes(job, if_exists, progress, resume=resume)
 
 
@@ -226,14 +227,20 @@ def job_of(
     return Job(move, source, where, metadata, given, budget.resolve(memory), layouts)
 
 
-def _by_copying(
-    job: Job, source: Source, if_exists: IfExists, progress: ProgressLike, *, resume: bool
-) -> Array:
-    """Move an array by its axes in one pass, box by box."""
-    moved = MovedSource(source, job.move)
+def boxes_of(job: Job) -> tuple[Source, int]:
+    """Return the source of a move by axes, as a copy reads it, and the most passes of the copy."""
+    assert job.move.axes is not None, "a job without layouts moves axes"
+    if job.move.flips:
+        return MovedSource(job.source, job.move), 1
+    return Transposed(job.source, job.move.axes), MOST_PASSES
+
+
+def _by_copying(job: Job, if_exists: IfExists, progress: ProgressLike, *, resume: bool) -> Array:
+    """Move an array by its axes, box by box; only transposes take more than one pass."""
+    moved, most_passes = boxes_of(job)
     array, report = copy_to_array(
         moved, job.where.path, memory=job.memory_bytes, order=job.metadata.order,
-        if_exists=if_exists, resume=resume, progress=progress, most_passes=1, why=_WHY,
+        if_exists=if_exists, resume=resume, progress=progress, most_passes=most_passes, why=_WHY,
         **job.given,
     )  # fmt: skip
     array.report = _report_of_copy(job, report)

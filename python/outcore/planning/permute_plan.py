@@ -5,13 +5,12 @@ from typing import Any
 
 from outcore._util.sizes import format_bytes, format_seconds
 from outcore.convert.open_source import open_source
-from outcore.convert.rechunk_plan import array_end, array_passes
+from outcore.convert.rechunk_plan import array_passes
 from outcore.layout.disk_reads import DiskReads
 from outcore.machine.rates import Rates, stored_or_measured
-from outcore.permutations.moved_source import MovedSource
-from outcore.permutations.permute import Job, disk_bytes, job_of, sides_of
+from outcore.permutations.permute import Job, boxes_of, disk_bytes, job_of, sides_of
 from outcore.permutations.traffic import counts_of, least_request_bytes
-from outcore.planning.relayout_plan import check_room
+from outcore.planning.relayout_plan import check_room, cost_of_passes, file_bytes
 from outcore.storage.volumes import PathLike
 
 
@@ -119,7 +118,9 @@ def plan_permute(
     with open_source(source) as opened:
         job = job_of(opened, "permuted" if path is None else path, kind, **options)
         known = rates or stored_or_measured(job.where.path.parent)
-        figures = _by_boxes(job) if job.layouts is None else _by_passes(job, known.reads)
+        figures = (
+            _by_boxes(job, known.reads) if job.layouts is None else _by_passes(job, known.reads)
+        )
         name = str(opened.path or type(source).__name__)
     requests = figures["reads"] + figures["writes"]
     return PermutePlan(
@@ -151,18 +152,15 @@ def _by_passes(job: Job, disk: DiskReads) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _by_boxes(job: Job) -> dict[str, Any]:
-    moved = MovedSource(job.source, job.move)
-    plan = array_passes(moved, job.metadata, job.memory_bytes, most_passes=1)[0].plan
-    grid = job.metadata.grid()
-    nbytes = job.metadata.dtype.itemsize
-    for n in job.metadata.shape:
-        nbytes *= n
-    bounces = (moved.side.bounces + array_end(job.metadata).side.bounces) * plan.bounce_bytes
+def _by_boxes(job: Job, disk: DiskReads) -> dict[str, Any]:
+    moved, most_passes = boxes_of(job)
+    passes = array_passes(moved, job.metadata, job.memory_bytes, most_passes)
+    cost = cost_of_passes(moved, job.metadata, passes, disk, verify=False)
     return {
-        "passes": 1, "load_bytes": 0, "block_bytes": 0, "request_bytes": 0,
-        "peak_memory_bytes": plan.depth * plan.block_bytes + bounces,
-        "disk_bytes": grid.shard_bytes * grid.shards, "between_bytes": 0,
-        "bytes_read": round(nbytes * plan.times_read), "reads": 0,
-        "bytes_written": nbytes, "writes": 0, "is_exact": False,
+        "passes": len(passes), "load_bytes": 0, "block_bytes": 0, "request_bytes": 0,
+        "peak_memory_bytes": cost.peak_memory_bytes,
+        "disk_bytes": file_bytes(job.metadata), "between_bytes": cost.between_bytes,
+        "bytes_read": cost.read.nbytes, "reads": cost.read.requests,
+        "bytes_written": cost.written.nbytes, "writes": cost.written.requests,
+        "is_exact": cost.is_exact,
     }  # fmt: skip

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy.typing as npt
 
@@ -167,7 +167,7 @@ def plan_rechunk(
             is_chosen = bool(chunks or chunk_order or order == "F")
             layout = DiskLayout(disk_schema, None, mesh)
             target = metadata = layout.of(where, metadata, is_chosen=is_chosen)
-            passes, disk_bytes = array_passes(opened, metadata, memory_bytes), _file_bytes(metadata)
+            passes, disk_bytes = array_passes(opened, metadata, memory_bytes), file_bytes(metadata)
         else:
             named = Named.of(path, format, 3, "error")
             made = export_to(opened, named, codec, chunks, order, chunk_order, disk_schema, mesh)
@@ -182,23 +182,9 @@ def plan_rechunk(
                 opened.shape, opened.dtype, None, opened.order, None, None, None
             )
         known = rates or stored_or_measured(where.path.parent)
-        arrays = [array_between(metadata, one, opened.order) for one in passes[:-1]]
-        ends = [opened, *arrays, target]
-        moves = [
-            _moved(
-                *pair,
-                one,
-                known.reads,
-                fast_to_slow(_order_of_blocks(opened.order, target, pair[1]), len(opened.shape)),
-                verify=verify,
-            )
-            for pair, one in zip(itertools.pairwise(ends), passes, strict=True)
-        ]
-        sides = [_described(each).side for each in ends]
+        cost = cost_of_passes(opened, target, passes, known.reads, verify=verify, array=metadata)
         name = str(opened.path or type(source).__name__)
-    sizes = [_file_bytes(each) for each in arrays]
-    read = sum((each[0] for each in moves), Traffic())
-    written = sum((each[1] for each in moves), Traffic())
+    read, written = cost.read, cost.written
     requests = read.requests + written.requests
     return RelayoutPlan(
         source=name,
@@ -208,22 +194,16 @@ def plan_rechunk(
         chunks=target.chunks,
         passes=len(passes),
         blocks=tuple(one.plan.extents for one in passes),
-        between=tuple(each.chunks for each in arrays),
+        between=cost.between,
         memory_bytes=memory_bytes,
-        peak_memory_bytes=max(
-            one.plan.depth * one.plan.block_bytes
-            + (sides[i].bounces + sides[i + 1].bounces) * one.plan.bounce_bytes
-            for i, one in enumerate(passes)
-        ),
+        peak_memory_bytes=cost.peak_memory_bytes,
         disk_bytes=disk_bytes,
-        between_bytes=max(
-            (a + b for a, b in zip([0, *sizes], [*sizes, 0], strict=True)), default=0
-        ),
+        between_bytes=cost.between_bytes,
         bytes_read=read.nbytes,
         reads=read.requests,
         bytes_written=written.nbytes,
         writes=written.requests,
-        is_exact=all(each[2] for each in moves),
+        is_exact=cost.is_exact,
         seconds=read.nbytes / known.read_bytes_s
         + written.nbytes / known.write_bytes_s
         + requests * known.request_s,
@@ -231,7 +211,56 @@ def plan_rechunk(
     )
 
 
-def _file_bytes(metadata: Metadata) -> int:
+class Cost(NamedTuple):
+    """Traffic, memory and disk space of all passes of a copy."""
+
+    read: Traffic
+    written: Traffic
+    is_exact: bool
+    between: tuple[Dims, ...]
+    between_bytes: int
+    peak_memory_bytes: int
+
+
+def cost_of_passes(
+    source: Source,
+    target: Metadata | End,
+    passes: Sequence[Pass],
+    disk: DiskReads,
+    *,
+    verify: bool,
+    array: Metadata | None = None,
+) -> Cost:
+    """Count the cost of passes from a source; arrays between them are made for `array`."""
+    if array is None:
+        assert isinstance(target, Metadata), "other targets need it"
+        array = target
+    arrays = [array_between(array, one, source.order) for one in passes[:-1]]
+    ends = [source, *arrays, target]
+    moves = []
+    for pair, one in zip(itertools.pairwise(ends), passes, strict=True):
+        order = _order_of_blocks(source.order, target, pair[1])
+        memory = fast_to_slow(order, len(source.shape))
+        moves.append(_moved(*pair, one, disk, memory, verify=verify))
+    sides, sizes = [_described(each).side for each in ends], [file_bytes(each) for each in arrays]
+    return Cost(
+        read=sum((each[0] for each in moves), Traffic()),
+        written=sum((each[1] for each in moves), Traffic()),
+        is_exact=all(each[2] for each in moves),
+        between=tuple(each.chunks for each in arrays),
+        between_bytes=max(
+            (a + b for a, b in zip([0, *sizes], [*sizes, 0], strict=True)), default=0
+        ),
+        peak_memory_bytes=max(
+            one.plan.depth * one.plan.block_bytes
+            + (sides[i].bounces + sides[i + 1].bounces) * one.plan.bounce_bytes
+            for i, one in enumerate(passes)
+        ),
+    )
+
+
+def file_bytes(metadata: Metadata) -> int:
+    """Return the disk space of an array."""
     grid = metadata.grid()
     return grid.shard_bytes * grid.shards
 
