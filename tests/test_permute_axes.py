@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from command_line import outcore
 
 import outcore as oc
 from outcore.array_files import blocks_done
@@ -127,3 +128,20 @@ def test_a_transpose_takes_the_passes_of_rechunk(tmp_path: Path) -> None:
     assert plan.passes == other.passes > 1
     assert (plan.reads, plan.writes) == (other.reads, other.writes)
     assert plan.between_bytes >= 6000 * 6001 * 8
+
+
+@pytest.mark.parametrize(("text", "complement"), [("0x3", 3), ("0b101", 5), ("6", 6)])
+def test_the_command_takes_complements_with_a_base(
+    tmp_path: Path, text: str, complement: int
+) -> None:
+    data = np.arange(16.0)
+    oc.from_array(data, tmp_path / "A", chunks=4, **QUIET).close()
+    call = ["permute", tmp_path / "A", tmp_path / "B", "--kind", "gray"]
+    outcore(*call, "--complement", text, "--chunks", "4", "--chunk-order", "column-major")
+    with oc.open_array(tmp_path / "B") as found:
+        index = np.arange(16)
+        np.testing.assert_array_equal(found[:][(index ^ index >> 1) ^ complement], data)
+        assert found.metadata.chunk_order == "column-major"
+    wrong = outcore(*call, "--complement", "0y1")
+    assert wrong.exit_code == 2
+    assert "need an integer such as 5, 0x5 or 0b101, have '0y1'; " in wrong.output

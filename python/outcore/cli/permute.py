@@ -15,6 +15,19 @@ from outcore.planning.permute_plan import plan_permute
 from outcore.report.permute_report import PermuteReport
 
 
+class _Integer(click.ParamType):  # type: ignore[type-arg]  # new in click 8.4
+    """An integer, also with a prefix of its base: 0x, 0o or 0b."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Parse the text."""
+        try:
+            return int(value, 0) if isinstance(value, str) else int(value)
+        except ValueError:
+            self.fail(f"need an integer such as 5, 0x5 or 0b101, have {value!r}; pass one")
+
+
 @click.command(
     "permute",
     cls=Verb,
@@ -22,7 +35,7 @@ from outcore.report.permute_report import PermuteReport
     example="outcore permute slices columns --kind transpose --axes 1,2,0 --memory 4GB",
     groups={
         "Order": ("kind", "axes", "turns", "complement"),
-        "Target": ("chunks", "order", "if_exists"),
+        "Target": ("chunks", "order", "chunk_order", "if_exists"),
         "Output": ("is_plan",),
     },
 )
@@ -36,10 +49,12 @@ from outcore.report.permute_report import PermuteReport
 )  # fmt: skip
 @click.option("--turns", default=1, show_default=True, help="Quarter turns of rotate.")
 @click.option(
-    "--complement", default=0, show_default=True, help="Bits of the new index to invert.",
+    "--complement", default=0, show_default=True, type=_Integer(),
+    help="Bits of the new index to invert, such as 5, 0x5 or 0b101.",
 )  # fmt: skip
 @click.option("--chunks", metavar="N,...", callback=extents, help="Shape of a chunk.")
 @click.option("--order", type=click.Choice(["C", "F"]), help="Order of the elements in a chunk.")
+@click.option("--chunk-order", metavar="NAME", help="Order of the chunks, as in create_array.")
 @click.option("--memory", help="Budget, such as 1GB.  [default: half of the available memory]")
 @plan_option
 @overwrite_option(help="Replace an existing DST.")

@@ -1,7 +1,7 @@
 """The move of each element of an array: by axes, or by the bits of its index."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,7 +127,11 @@ def _by_axes(
         order = everywhere
         flips = everywhere if axes is None else tuple(sorted(_checked_axes(axes, ndim)))
     else:
-        plane = (0, 1) if axes is None and ndim > 1 else _checked_axes(axes or (), ndim)
+        plane = (
+            (0, 1)
+            if axes is None and ndim > 1
+            else _checked_axes(() if axes is None else axes, ndim)
+        )
         if len(plane) != 2:
             raise InvalidError(
                 f"need two dimensions, axes=, to rotate in, have {axes!r} of an array of {ndim}; "
@@ -163,7 +167,7 @@ def _rotation(
 
 
 def _checked_axes(axes: Sequence[int] | int, ndim: int) -> tuple[int, ...]:
-    given = (axes,) if isinstance(axes, int | np.integer) else tuple(axes)
+    given = tuple(axes) if isinstance(axes, Iterable) else (axes,)
     if not all(is_count(d, -ndim) and d < ndim for d in given):
         raise InvalidError(f"need axes= from 0 to {ndim - 1}, have {axes!r}; name dimensions")
     found = tuple(int(d) % ndim for d in given)
