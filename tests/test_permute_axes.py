@@ -12,7 +12,7 @@ from command_line import outcore
 import outcore as oc
 from outcore.array_files import blocks_done
 from outcore.convert.targets import ArrayTarget
-from outcore.errors import IncompleteError
+from outcore.errors import IncompleteError, InvalidError
 from outcore.machine.rates import NOMINAL
 
 QUIET: dict[str, Any] = {"progress": False}
@@ -145,3 +145,15 @@ def test_the_command_takes_complements_with_a_base(
     wrong = outcore(*call, "--complement", "0y1")
     assert wrong.exit_code == 2
     assert "need an integer such as 5, 0x5 or 0b101, have '0y1'; " in wrong.output
+
+
+def test_a_raw_file_is_refused_with_a_way_to_copy_it(tmp_path: Path) -> None:
+    data = np.arange(12.0)
+    data.tofile(tmp_path / "raw.bin")
+    for call in (oc.permute, lambda src, out, kind: oc.plan("permute", source=src, kind=kind)):
+        with pytest.raises(InvalidError, match="raw file, copy it with from_array"):
+            call(tmp_path / "raw.bin", tmp_path / "B", "transpose")
+    with oc.from_array(tmp_path / "raw.bin", tmp_path / "A", shape=(3, 4), dtype="f8", **QUIET):
+        pass
+    with oc.permute(tmp_path / "A", tmp_path / "B", "transpose", **QUIET) as found:
+        np.testing.assert_array_equal(found[...], data.reshape(3, 4).T)

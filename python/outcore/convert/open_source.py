@@ -65,10 +65,11 @@ def open_source(
     source_order: str = "C",
     offset: int = 0,
     casting: Casting = "same_kind",
+    takes_raw: bool = True,
 ) -> Source:
     """Recognise a source, and open it if it is a name.
 
-    Parameters are those of `outcore.from_array`.
+    Parameters are those of `outcore.from_array`; `takes_raw` is false for a caller without `shape`.
 
     Raises
     ------
@@ -86,6 +87,11 @@ def open_source(
     if not is_named:
         require_that_of(source, f"copying a {type(source).__name__}")
     opener = _opener(source, extents) if is_named else None
+    if is_named and opener is None and not takes_raw:
+        raise InvalidError(
+            f"need a source that names its shape and type, have {source}; if it is a raw file, "
+            "copy it with from_array(..., shape=, dtype=) first"
+        )
     if is_named and opener is None:
         return _open_raw(Path(source), extents, dtype, source_order, offset)
     if source_order != "C" or offset != 0:

@@ -78,8 +78,8 @@ def permute(
     Parameters
     ----------
     src
-        An array of outcore, or its path; a ``.npy`` or raw file, or an array in memory. Moves by
-        axes take any source of `from_array`.
+        An array of outcore, or its path; a ``.npy`` file, or an array in memory. Moves by axes
+        take any source of `from_array` but raw files and iterators.
     out
         Directory of the new array, also in a pool.
     kind
@@ -129,7 +129,7 @@ def permute(
     ExistsError, NotFoundError, TruncatedError, BusyError, JournalError, Interrupted
         As for `from_array`.
     """
-    with open_source(src) as source:
+    with open_source(src, takes_raw=False) as source:
         source.warn(2)
         job = job_of(
             source, out, kind, axes=axes, turns=turns, matrix=matrix, complement=complement,

@@ -115,7 +115,7 @@ def plan_permute(
     **options: Any,
 ) -> PermutePlan:
     """Plan `outcore.permute` to `path`; see `outcore.plan`. It has no array yet."""
-    with open_source(source) as opened:
+    with open_source(source, takes_raw=False) as opened:
         job = job_of(opened, "permuted" if path is None else path, kind, **options)
         known = rates or stored_or_measured(job.where.path.parent)
         figures = (
