@@ -287,8 +287,8 @@ def _chunk_shapes(
 ) -> npt.NDArray[np.int64]:
     """Return chunk shapes to try, one a row: of 64 KiB to 4 MiB, if that is not too many chunks.
 
-    Arrays with more than `MAX_TILES` chunks of 4 MiB have larger ones, up to 64 MiB. Of the
-    largest, up to twice as many are tried as hold the array.
+    Arrays with more than `MAX_TILES` chunks of 4 MiB have larger ones, up to 64 MiB, and may have
+    up to twice as many of these as hold the array.
     """
     sides = []
     for d, n in enumerate(shape):
