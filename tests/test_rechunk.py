@@ -1,6 +1,5 @@
 """Copies into other chunks: the elements, and their bytes and requests against the plan."""
 
-import json
 import os
 import re
 import shutil
@@ -14,7 +13,6 @@ import numpy as np
 import pytest
 import zarr
 from chosen_cases import examples
-from command_line import outcore
 from hypothesis import given
 from hypothesis import strategies as st
 from stopping import killed_until_whole
@@ -361,63 +359,6 @@ def test_between_a_directory_and_a_pool(tmp_path: Path, monkeypatch: pytest.Monk
         given = options | {"chunks": (1, 500)}
         with oc.rechunk(pool / "B", tmp_path / "C", **given) as C:
             np.testing.assert_array_equal(C[...], model)
-
-
-def test_from_rows_on_two_disks_to_blocks_on_four(tmp_path: Path) -> None:
-    data = np.arange(24 * 20 * 6, dtype="f4").reshape(24, 20, 6)
-    with (
-        oc.Pool.embedded([tmp_path / f"two{n}" for n in range(2)]) as two,
-        oc.Pool.embedded([tmp_path / f"four{n}" for n in range(4)]) as four,
-    ):
-        oc.from_array(data, two / "rows", chunks=(1, 20, 6), progress=False).close()
-        options: dict[str, Any] = {"disk_schema": "block,block,*", "mesh": (2, 2)}
-        plan = oc.plan("rechunk", source=two / "rows", path=four / "blocks", **options)
-        plan.validate()
-        with oc.rechunk(two / "rows", four / "blocks", progress=False, **options) as blocks:
-            schema = blocks.info().disk_schema
-            np.testing.assert_array_equal(blocks[:], data)
-            assert blocks.info().block == (12, 10, 6)
-        assert schema is not None
-        assert schema.mesh == (2, 2, 1)
-        # Each server has one of the four blocks.
-        with oc.rechunk(
-            four / "blocks", two / "turned", transpose=(2, 0, 1), disk_schema="*,block,*",
-            progress=False,
-        ) as turned:  # fmt: skip
-            np.testing.assert_array_equal(turned[:], data.transpose(2, 0, 1))
-        with pytest.raises(InvalidError, match="mesh= belong to a disk_schema"):
-            oc.rechunk(two / "rows", four / "other", mesh=2, progress=False)
-
-
-def test_the_verb(tmp_path: Path) -> None:
-    data = np.arange(24 * 20 * 6, dtype="f4").reshape(24, 20, 6)
-    oc.from_array(data, tmp_path / "A", chunks=(1, 20, 6), progress=False).close()
-    words = ("rechunk", tmp_path / "A", tmp_path / "B", "--disk-schema", "block,block,*")
-    plan = outcore(*words, "--mesh", "1,1", "--plan", "--verify", "--json")
-    assert plan.exit_code == 0, plan.output
-    assert not (tmp_path / "B").exists()
-    result = outcore(*words, "--mesh", "1,1", "--verify", "--json")
-    assert result.exit_code == 0, result.output
-    found, planned = json.loads(result.stdout), json.loads(plan.stdout)
-    assert planned["is_exact"]
-    for figure in ("bytes_read", "reads", "bytes_written", "writes"):
-        assert found[figure] == planned[figure] > 0
-    with oc.open_array(tmp_path / "B") as B:
-        np.testing.assert_array_equal(B[:], data)
-    taken = outcore("rechunk", tmp_path / "A", tmp_path / "B", "--chunks", "24,4,6")
-    assert taken.exit_code == 1
-    assert "exists" in taken.stderr
-    turned = ("--chunks", "4,24,6", "--transpose", "1,0,2", "--dtype", "f8", "--overwrite")
-    assert outcore("rechunk", tmp_path / "A", tmp_path / "B", *turned).exit_code == 0
-    with oc.open_array(tmp_path / "B") as B:
-        assert (B.chunks, B.dtype) == ((4, 24, 6), np.dtype("f8"))
-        np.testing.assert_array_equal(B[:], data.transpose(1, 0, 2))
-    # Its suffix is a format.
-    assert outcore("rechunk", tmp_path / "B", tmp_path / "C.npy", "--order", "F").exit_code == 0
-    np.testing.assert_array_equal(np.load(tmp_path / "C.npy"), data.transpose(1, 0, 2))
-    for bad in (("--mesh", "2"), ("--chunks", "0,1,1"), ("--memory", "1kB", "--chunks", "9,9,6")):
-        assert outcore("rechunk", tmp_path / "A", tmp_path / "D", *bad).exit_code == 1
-    assert not (tmp_path / "D").exists()
 
 
 def test_a_source_that_changed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,7 +70,7 @@ def command(source: str, target: str, is_plan: bool, if_exists: Any, **options: 
     if is_plan:
         plan = plan_permute(source=source, path=target, **options)
         end(plan.to_dict(), str(plan))
-        plan.validate()
+        plan.validate(if_exists)
         return
     with permute(source, target, if_exists=if_exists, progress=not wants_json(), **options) as made:
         assert isinstance(made.report, PermuteReport), "a permutation reports"

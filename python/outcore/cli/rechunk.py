@@ -86,7 +86,7 @@ def command(
             **options,
         )  # fmt: skip
         end(plan.to_dict(), str(plan))
-        plan.validate()
+        plan.validate(if_exists)
         return
     options |= {"codec": codec, "if_exists": if_exists, "progress": not wants_json()}
     if kind == "outcore":

@@ -264,10 +264,16 @@ class Export:
             "compression"
         ]
 
+    @property
+    def is_compressed(self) -> bool:
+        """Whether a codec compresses the target."""
+        return self._codec != "none"
+
     def passes(self, memory_bytes: int) -> list[Pass]:
         """Choose the passes; only one if the disk has no room for the arrays between several."""
         ends, itemsize = (source_end(self._source), self.end()), self._source.itemsize
         passes = choose_passes(*ends, itemsize, memory_bytes)
+        _check_directory(self._path)
         # An array between two passes exists until the next one is complete.
         if _free_bytes(self._path.parent) < min(len(passes), 3) * self.nbytes:
             passes = choose_passes(*ends, itemsize, memory_bytes, most_passes=1)
@@ -415,18 +421,22 @@ class Export:
     def _check_room(self, nbytes: int, if_exists: Replace) -> None:
         """Check the target before any work: its directory, existing files, and free space."""
         path = self._path
-        if not path.parent.is_dir():
-            raise NotFoundError(f"there is no directory {path.parent}; make it first")
+        _check_directory(path)
         check_replaceable(path, if_exists)
         source = self._source.path
         if not path.is_file() or source is None or not is_same(path, source):
             check_apart(self._source, path)
         free = _free_bytes(path.parent)
-        if self._codec == "none" and nbytes > free:
+        if not self.is_compressed and nbytes > free:
             raise DiskFullError(
                 f"need {nbytes} bytes for {path}, {free} are free; free some room or use another "
                 "disk"
             )
+
+
+def _check_directory(path: Path) -> None:
+    if not path.parent.is_dir():
+        raise NotFoundError(f"there is no directory {path.parent}; make it first")
 
 
 def _check_dimensions(source: Source) -> None:

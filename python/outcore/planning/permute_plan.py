@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from outcore._util.if_exists import IfExists
 from outcore._util.sizes import format_bytes, format_seconds
 from outcore.convert.open_source import open_source
 from outcore.convert.rechunk_plan import array_passes
@@ -67,15 +68,15 @@ class PermutePlan:
         """Return the figures as plain values, for JSON."""
         return asdict(self)
 
-    def validate(self) -> "PermutePlan":
-        """Return the plan if the disk has room now.
+    def validate(self, if_exists: IfExists = "error") -> "PermutePlan":
+        """Return the plan if the disk has room now; `if_exists` is that of the call.
 
         Raises
         ------
         DiskFullError
             If it has too little.
         """
-        check_room(self.path, self.disk_bytes + self.between_bytes)
+        check_room(self.path, self.disk_bytes + self.between_bytes, if_exists)
         return self
 
     def __str__(self) -> str:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy.typing as npt
 
 from outcore._util import budget
+from outcore._util.if_exists import IfExists, overwrites
 from outcore._util.sizes import format_bytes, format_seconds
 from outcore.array.create import DiskLayout, array_metadata
 from outcore.convert.copy_plan import Pass
@@ -24,7 +25,7 @@ from outcore.layout.disk_reads import DiskReads
 from outcore.layout.distribution import Rules
 from outcore.layout.zarr_format import Metadata
 from outcore.machine.rates import Rates, stored_or_measured
-from outcore.storage.volumes import PathLike, place
+from outcore.storage.volumes import PathLike, place, room_at
 
 Dims: TypeAlias = tuple[int, ...]
 
@@ -53,6 +54,8 @@ class RelayoutPlan:
     is_exact
         Whether bytes and requests are counted one by one. Otherwise they are estimates: for sources
         and targets in other formats, and for chunks and blocks that meet in too many ways.
+    is_compressed
+        Whether a codec compresses the new array.
     seconds
         Time at the measured rates of the disk of the new array.
     notes
@@ -76,6 +79,7 @@ class RelayoutPlan:
     bytes_written: int
     writes: int
     is_exact: bool
+    is_compressed: bool
     seconds: float
     notes: list[str] = field(default_factory=list)
 
@@ -83,15 +87,19 @@ class RelayoutPlan:
         """Return the figures as plain values, for JSON."""
         return asdict(self)
 
-    def validate(self) -> "RelayoutPlan":
+    def validate(self, if_exists: IfExists = "error") -> "RelayoutPlan":
         """Return the plan if the disk has room now.
+
+        `if_exists` is that of the call: with ``"overwrite"`` the room of the array that it replaces
+        counts as free. For a compressed array this does not check the room, which is not known.
 
         Raises
         ------
         DiskFullError
             If it has too little.
         """
-        check_room(self.path, self.disk_bytes + self.between_bytes)
+        if not self.is_compressed:
+            check_room(self.path, self.disk_bytes + self.between_bytes, if_exists)
         return self
 
     def __str__(self) -> str:
@@ -118,9 +126,9 @@ class RelayoutPlan:
         return "\n".join([title, *(f"  {name:<12} {text}" for name, text in rows)])
 
 
-def check_room(path: str, need: int) -> None:
+def check_room(path: str, need: int, if_exists: IfExists) -> None:
     """Raise `DiskFullError` if the disk of a new array has fewer than `need` bytes free."""
-    have = place(path).volume.free_bytes()
+    have = room_at(place(path), is_replaced=overwrites(if_exists))
     if need > have:
         raise DiskFullError(
             f"need {need} bytes on disk for {path}, {have} are free; free some room or choose "
@@ -204,6 +212,7 @@ def plan_rechunk(
         bytes_written=written.nbytes,
         writes=written.requests,
         is_exact=cost.is_exact,
+        is_compressed=format is not None and made.is_compressed,
         seconds=read.nbytes / known.read_bytes_s
         + written.nbytes / known.write_bytes_s
         + requests * known.request_s,
