@@ -23,7 +23,9 @@ from outcore._util.progress import ProgressLike
 from outcore.convert.block_copy import check_blocks, copy_blocks
 from outcore.convert.copy_plan import CopyPlan, Kind, Pass, Side, Step
 from outcore.convert.copying import check_apart, copy_to_array, report_on
+from outcore.convert.formats import zarr_codecs
 from outcore.convert.formats.hdf5_names import dataset_to_write, is_named_hdf5
+from outcore.convert.formats.zarr_codecs import Codec
 from outcore.convert.hdf5_source import listed
 from outcore.convert.new_file import check_replaceable, hidden_name, new_file, remove
 from outcore.convert.open_source import open_source
@@ -52,9 +54,8 @@ from outcore.storage import rights
 from outcore.storage.pool_path import check_text, is_url
 from outcore.storage.volumes import PathLike, is_same
 
-CODECS = {"npy": ("none",), "raw": ("none",), "hdf5": ("none", "gzip"),
-          "zarr": ("zstd", "gzip", "blosc", "none")}  # fmt: skip
-"""Formats, and the codecs of each; the first is the default."""
+CODECS = {"npy": ("none",), "raw": ("none",), "hdf5": ("none", "gzip"), "zarr": zarr_codecs.NAMES}
+"""Formats, and the names of the codecs of each; the first is the default."""
 
 DATASET = "data"
 """Default name of the dataset in an HDF5 file."""
@@ -65,7 +66,7 @@ def export_array(
     path: PathLike,
     *,
     format: str | None = None,  # noqa: A002  # the name that NumPy's and pandas' users expect
-    codec: str | None = None,
+    codec: Codec | None = None,
     chunks: Sequence[int] | int | None = None,
     order: str | None = None,
     dtype: npt.DTypeLike | None = None,
@@ -93,8 +94,9 @@ def export_array(
         little-endian. By default the suffix of `path` decides: ``.npy``, ``.h5`` or ``.hdf5``,
         ``.zarr``.
     codec
-        Compression: for Zarr ``"zstd"`` (default), ``"gzip"``, ``"blosc"`` or ``"none"``; for HDF5
-        ``"none"`` (default) or ``"gzip"``.
+        Compression: for Zarr ``"zstd"`` (default), ``"gzip"``, ``"blosc"`` or ``"none"``, an object
+        such as ``zarr.codecs.ZstdCodec(level=9)`` (of numcodecs for version 2), or its dictionary;
+        for HDF5 ``"none"`` (default) or ``"gzip"``.
     chunks
         Shape of a chunk of HDF5 and Zarr; by default about 4 MiB, as in `create_array`.
     order
@@ -206,7 +208,7 @@ class Export:
         self,
         source: Source,
         named: Named,
-        codec: str | None,
+        codec: Codec | None,
         chunks: Sequence[int] | int | None,
         order: str | None,
     ) -> None:
@@ -214,11 +216,15 @@ class Export:
         self._path, self._kind, self._dataset, self._zarr_format = named
         kind, zarr_format = named.kind, named.zarr_format
         self.left_out: Sequence[str] = ()
-        self._codec = CODECS[kind][0] if codec is None else codec
+        self._encoder = CODECS[kind][0] if codec is None else codec
         self._shape, self._dtype = source.shape, source.dtype
         default_order = "C" if kind == "hdf5" else source.order
         self._order = default_order if order is None else order
-        if self._codec not in CODECS[kind]:
+        if kind == "zarr":
+            self._codec = zarr_codecs.name_of(self._encoder, zarr_format)
+        elif self._encoder in CODECS[kind]:
+            self._codec = str(self._encoder)
+        else:
             raise InvalidError(
                 f"{kind} has the codecs {', '.join(CODECS[kind])}, have {codec!r}; choose one"
             )
@@ -412,7 +418,7 @@ class Export:
             )  # fmt: skip
         if self._kind == "zarr":
             return ZarrTarget(
-                path, self._shape, self._dtype, self._chunks, self._order, self._codec,
+                path, self._shape, self._dtype, self._chunks, self._order, self._encoder,
                 self._source.dims, self._source.attributes, self._zarr_format,
             )  # fmt: skip
         header = b"" if self._kind == "raw" else _npy_header(self._shape, self._dtype, self._order)

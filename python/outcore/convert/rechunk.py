@@ -19,6 +19,7 @@ from outcore.array.create import DiskLayout
 from outcore.convert.copy_plan import Kind
 from outcore.convert.copying import copy_to_array
 from outcore.convert.export import Export, Named
+from outcore.convert.formats.zarr_codecs import Codec
 from outcore.convert.open_source import open_source
 from outcore.convert.sources import Source
 from outcore.errors import InvalidError, LeftOutWarning
@@ -50,7 +51,7 @@ def rechunk(  # type: ignore[misc]  # the overloads abbreviate its arguments
     transpose: Sequence[int] | None = None,
     dtype: npt.DTypeLike | None = None,
     format: str | None = None,  # noqa: A002  # as in `export_array`
-    codec: str | None = None,
+    codec: Codec | None = None,
     casting: Casting = "same_kind",
     shape: Sequence[int] | int | None = None,
     source_order: str = "C",
@@ -141,7 +142,7 @@ def rechunk(  # type: ignore[misc]  # the overloads abbreviate its arguments
 def export_to(
     source: Source,
     named: Named,
-    codec: str | None,
+    codec: Codec | None,
     chunks: Sequence[int] | int | None,
     order: str | None,
     chunk_order: str | None,
@@ -154,7 +155,7 @@ def export_to(
     return Export(source, named, codec, chunks, order)
 
 
-def check_no_codec(codec: str | None) -> None:
+def check_no_codec(codec: Codec | None) -> None:
     """Refuse the codec of an array of outcore."""
     if codec not in (None, "none"):
         raise InvalidError(

@@ -21,6 +21,7 @@ from outcore.convert.copy_plan import Cuts, Side
 from outcore.convert.formats.flat_file import FlatFile
 from outcore.convert.formats.hdf5_attributes import describe
 from outcore.convert.formats.zarr_chunks import ZarrChunks
+from outcore.convert.formats.zarr_codecs import Codec, compressor
 from outcore.convert.sources import LIBRARY_BLOCKS
 from outcore.errors import DiskError, DiskFullError, InvalidError, OutcoreError, ReadOnlyError
 from outcore.layout.zarr_format import DIMENSIONS
@@ -275,7 +276,7 @@ class ZarrTarget(Target):
         dtype: np.dtype[Any],
         chunks: tuple[int, ...],
         order: str,
-        codec: str,
+        codec: Codec,
         dims: tuple[str, ...] | None,
         attributes: dict[str, Any],
         version: Literal[2, 3] = 3,
@@ -326,38 +327,25 @@ class ZarrTarget(Target):
         load("zarr.core.sync", "writing Zarr").sync(_others_done())
 
 
-def _zarr_3(codec: str, order: str, ndim: int) -> dict[str, Any]:
+def _zarr_3(codec: Codec, order: str, ndim: int) -> dict[str, Any]:
     """Return the codecs of version 3, where the order of elements is one of them."""
     codecs = load("zarr.codecs", "writing Zarr")
-    compressors = {
-        "zstd": codecs.ZstdCodec,
-        "gzip": codecs.GzipCodec,
-        "blosc": codecs.BloscCodec,
-        "none": lambda: None,
-    }
     transpose = codecs.TransposeCodec(order=tuple(range(ndim))[::-1])
     return {
         "filters": transpose if order == "F" and ndim > 1 else None,
-        "compressors": compressors[codec](),
+        "compressors": compressor(codec, 3),
         "fill_value": 0,
     }
 
 
-def _zarr_2(codec: str, order: str, ndim: int) -> dict[str, Any]:
+def _zarr_2(codec: Codec, order: str, ndim: int) -> dict[str, Any]:
     """Return the codec of version 2, one of numcodecs, a dependency of zarr-python.
 
     There is no fill value, because xarray treats elements that equal it as missing. So each chunk
     is written, even one of zeros.
     """
-    numcodecs = load("numcodecs", "writing Zarr")
-    compressors = {
-        "zstd": numcodecs.Zstd,
-        "gzip": numcodecs.GZip,
-        "blosc": numcodecs.Blosc,
-        "none": lambda: None,
-    }
     return {
-        "zarr_format": 2, "order": order, "filters": None, "compressors": compressors[codec](),
+        "zarr_format": 2, "order": order, "filters": None, "compressors": compressor(codec, 2),
         "fill_value": None, "config": {"write_empty_chunks": True},
     }  # fmt: skip
 

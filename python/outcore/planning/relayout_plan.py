@@ -14,6 +14,7 @@ from outcore.array.create import DiskLayout, array_metadata
 from outcore.convert.copy_plan import Pass
 from outcore.convert.copying import array_between, order_of_blocks
 from outcore.convert.export import Named
+from outcore.convert.formats.zarr_codecs import Codec
 from outcore.convert.open_source import open_source
 from outcore.convert.rechunk import Permuted, check_no_codec, export_to, permuted
 from outcore.convert.rechunk_plan import End, array_end, array_passes, source_end
@@ -148,7 +149,7 @@ def plan_rechunk(
     transpose: Sequence[int] | None = None,
     dtype: npt.DTypeLike | None = None,
     format: str | None = None,  # noqa: A002  # as in `rechunk`
-    codec: str | None = None,
+    codec: Codec | None = None,
     casting: Casting = "same_kind",
     shape: Sequence[int] | int | None = None,
     source_order: str = "C",
