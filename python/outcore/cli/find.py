@@ -4,7 +4,6 @@ import re
 from typing import Any
 
 import click
-from rich.cells import cell_len
 
 from outcore._util.printable import as_line
 from outcore.cli.places import Failures, key_option, paths_argument
@@ -68,6 +67,8 @@ def _search(path: AnyPath, where: str) -> list[Found]:
         return PoolNames(path.root).find(path, where)
     except InvalidError as error:
         if place := _AT.search(str(error)):
+            from rich.cells import cell_len  # slow to import
+
             blanks = " " * cell_len(as_line(where[: int(place[1]) - 1]))
             click.echo(f"{as_line(where)}\n{blanks}^", err=True)
         raise
