@@ -93,7 +93,9 @@ def test_a_rank_that_does_not_come_to_be_duplicated_is_waited_for_a_while() -> N
 
 
 def test_mpi_must_allow_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    mpi = types.SimpleNamespace(Comm=Waiting, THREAD_MULTIPLE=3, Query_thread=lambda: 2)
+    mpi = types.SimpleNamespace(
+        Comm=Waiting, COMM_NULL=None, THREAD_MULTIPLE=3, Query_thread=lambda: 2
+    )
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", mpi)
     with pytest.raises(InvalidError, match="MPI_THREAD_MULTIPLE"):
         Communicator(Waiting()).check_duplicable()
