@@ -132,7 +132,8 @@ def command(
     VERB is a method such as lu, cholesky, qr, lstsq or gmres, or a function of oc.linalg.
     DIRECTORY is the current one by default. It may be in a pool, by its URL.
 
-    The exit code is 1 if memory or disk space are too small.
+    The exit code is 1 if memory or disk space are too small. With --processes, the command does not
+    check them, because the processes may be on other machines.
     """
     if overwrite_a:
         options = options | {"overwrite_a": True}
@@ -172,10 +173,10 @@ def command(
             **options,
         )  # fmt: skip
         end(table.to_dict(), str(table))
-        table.validate()
         return
     planned = plan(
         verb, n=n, m=m, k=k, dtype=dtype, memory=memory, path=directory, rhs=rhs, **options
     )
     end(planned.to_dict(), str(planned))
-    planned.validate()
+    if not processes:
+        planned.validate()

@@ -26,11 +26,6 @@ class ProcessComparison:
         """Return the figures as plain values, for JSON."""
         return {"plans": [each.to_dict() for each in self.plans]}
 
-    def validate(self) -> None:
-        """Raise the errors of `Plan.validate`, if memory or disk are too small for any number."""
-        for each in self.plans:
-            each.validate()
-
     def __str__(self) -> str:
         rows = [_HEAD, *map(_row, self.plans)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
