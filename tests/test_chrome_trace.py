@@ -16,6 +16,7 @@ from served_pools import served_url
 import outcore as oc
 from outcore import _core
 from outcore.cli import main
+from outcore.errors import BusyError
 from outcore.report import chrome_trace as traces
 from outcore.report.spans import KINDS
 from outcore.report.tracing import TracedCall
@@ -257,6 +258,23 @@ def test_a_pool_that_closes_in_the_block_is_in_the_trace(served_url: str, tmp_pa
     after = json.loads((tmp_path / "after.json").read_text())["traceEvents"]
     assert len({e["pid"] for e in after}) == 1 + count
     assert not _spans(after, servers, "write"), "they were before the block"
+
+
+def test_a_pool_whose_spans_cannot_be_read_closes(served_url: str, tmp_path: Path) -> None:
+    class Silent:
+        def __init__(self, core: Any) -> None:
+            self._core = core
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._core, name)
+
+        def spans(self) -> Any:
+            raise BusyError("the manager does not answer")
+
+    with oc.chrome_trace(tmp_path / "t.json"), oc.connect(served_url) as pool:
+        root: Any = (pool / "x").root
+        root.core = Silent(root.core)
+    assert (tmp_path / "t.json").exists()
 
 
 def test_the_pool_of_a_job_that_closes_in_the_block_is_in_the_trace(tmp_path: Path) -> None:

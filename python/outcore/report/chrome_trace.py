@@ -1,5 +1,6 @@
 """One trace of all processes of a program and of the I/O servers that they use."""
 
+import contextlib
 import heapq
 import json
 import os
@@ -84,14 +85,14 @@ def chrome_trace(path: PathLike, comm: Any = None, *, timeout: float = TIMEOUT_S
     recording = tracing.begin(where)
     servers = _Servers()
     if team.rank == 0:
-        close_observers.append(servers.read)
+        close_observers.append(servers.read_closing)
     try:
         start = _clocks()
         yield
     finally:
         tracing.end()
         if team.rank == 0:
-            close_observers.remove(servers.read)
+            close_observers.remove(servers.read_closing)
     mine = Process(team.rank, platform.node(), os.getpid(), start, _clocks(), recording.calls)
     processes = team.allgather(mine)
     error: tuple[str, str] | None = None
@@ -260,6 +261,11 @@ class _Servers:
                 server = Server(name, error, Clocks(*now), late, names, rows)
                 earlier = self._found.get((pool, number))
                 self._found[pool, number] = server if earlier is None else joined(earlier, server)
+
+    def read_closing(self, root: PoolRoot) -> None:
+        """Ask the servers of a pool that closes; an error must not reach the caller of `close`."""
+        with contextlib.suppress(OutcoreError):
+            self.read(root)
 
     def found(self) -> list[Server]:
         """List the servers, those of each pool by their numbers."""
