@@ -446,6 +446,17 @@ def test_a_disk_without_room_between_passes(
             memory=600_000,
         ).validate()
     assert not (small_disk / "B").exists()
+    # A transpose takes the same passes.
+    transpose: dict[str, Any] = {"kind": "transpose", "chunks": (1, 512), "memory": 600_000}
+    with pytest.raises(DiskFullError, match="array between two passes"):
+        oc.permute(A, small_disk / "B", **transpose, progress=False)
+    plan = oc.plan("permute", source=A, path=small_disk / "B", rates=NOMINAL, **transpose)
+    with pytest.raises(DiskFullError):
+        plan.validate()
+    assert not (small_disk / "B").exists()
+    with oc.permute(A, tmp_path / "T", **transpose, progress=False) as T:
+        assert T.report.passes == plan.passes == len(T.report.pass_seconds) > 1
+        assert sum(T.report.pass_seconds) == pytest.approx(T.report.seconds)
     # No plan promises passes of from_array.
     with oc.from_array(A, small_disk / "B", **options) as B:
         np.testing.assert_array_equal(B[...], model)

@@ -1,6 +1,8 @@
 """Where `oc.rechunk` writes: pools of several disks, the verb, and what plans refuse."""
 
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -86,5 +88,28 @@ def test_a_plan_refuses_only_what_the_call_refuses(small_disk: Path) -> None:
     # A new array in the place of A has its room.
     plan = oc.plan("rechunk", source=model, path=small_disk / "A", rates=NOMINAL, **options)
     assert plan.validate("overwrite") is plan
+    assert plan.validate("open") is plan
     with pytest.raises(DiskFullError):
         plan.validate()
+    with pytest.raises(InvalidError, match="if_exists must be"):
+        plan.validate("replace")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["npy", "zarr"])
+def test_another_format_is_written_beside_the_old_one(small_disk: Path, kind: str) -> None:
+    model, target = np.ones((400, 10_000)), small_disk / f"A.{kind}"  # 32 of 64 MB
+    options: dict[str, Any] = {"format": kind}
+    if kind == "zarr":
+        options |= {"chunks": (400, 1000), "codec": "none"}
+    oc.rechunk(model, target, progress=False, **options)
+    plan = oc.plan("rechunk", source=model, path=target, rates=NOMINAL, **options)
+    for refused in (
+        lambda: plan.validate("overwrite"),
+        lambda: oc.rechunk(model, target, if_exists="overwrite", progress=False, **options),
+    ):
+        with pytest.raises(DiskFullError):
+            refused()
+    with pytest.raises(InvalidError, match="if_exists"):
+        plan.validate("open")
+    (shutil.rmtree if kind == "zarr" else os.remove)(target)
+    assert plan.validate("overwrite") is plan

@@ -287,8 +287,8 @@ def _chunk_shapes(
 ) -> npt.NDArray[np.int64]:
     """Return chunk shapes to try, one a row: of 64 KiB to 4 MiB, if that is not too many chunks.
 
-    Arrays with more than `MAX_TILES` chunks of 4 MiB have larger ones, up to 64 MiB, and may have
-    up to twice as many of these as hold the array.
+    Chunks may be larger if half of `MAX_TILES` chunks of 4 MiB do not hold the array, up to 64 MiB.
+    If half of `MAX_TILES` of these do not hold it either, there may be twice as many as hold it.
     """
     sides = []
     for d, n in enumerate(shape):

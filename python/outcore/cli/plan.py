@@ -178,5 +178,5 @@ def command(
         verb, n=n, m=m, k=k, dtype=dtype, memory=memory, path=directory, rhs=rhs, **options
     )
     end(planned.to_dict(), str(planned))
-    if not processes:
+    if processes in ((), (1,)):
         planned.validate()

@@ -377,6 +377,7 @@ def report_on(
 ) -> CopyReport:
     """Return the report on a finished copy, with the counts of both sides if they are given."""
     read = written = None
+    seconds = call.seconds()
     if moved is not None:
         read, written = moved[0].moved(), moved[1].moved()
         back = moved[1].moved_back()
@@ -394,7 +395,8 @@ def report_on(
         blocks=plan.blocks,
         blocks_before=done_before,
         times_read=plan.times_read,
-        seconds=call.seconds(),
+        seconds=seconds,
+        pass_seconds=(seconds,),
         memory_bytes=call.arena.budget_bytes,
         peak_memory_bytes=call.arena.peak_bytes,
         bytes_read=read and read[0],

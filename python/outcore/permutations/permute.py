@@ -240,8 +240,8 @@ def _by_copying(job: Job, if_exists: IfExists, progress: ProgressLike, *, resume
     moved, most_passes = boxes_of(job)
     array, report = copy_to_array(
         moved, job.where.path, memory=job.memory_bytes, order=job.metadata.order,
-        if_exists=if_exists, resume=resume, progress=progress, most_passes=most_passes, why=_WHY,
-        **job.given,
+        if_exists=if_exists, resume=resume, progress=progress, most_passes=most_passes,
+        keeps_passes=True, why=_WHY, **job.given,
     )  # fmt: skip
     array.report = _report_of_copy(job, report)
     return array
@@ -256,7 +256,7 @@ def _report_of_copy(job: Job, report: CopyReport) -> PermuteReport:
         reads=report.reads or 0, writes=report.writes or 0, requests_before=report.blocks_before,
         nbytes=report.nbytes, file_bytes=report.file_bytes, seconds=report.seconds,
         memory_bytes=report.memory_bytes, peak_memory_bytes=report.peak_memory_bytes,
-        pass_seconds=() if is_opened else (report.seconds,),
+        pass_seconds=() if is_opened else report.pass_seconds,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy.typing as npt
 
 from outcore._util import budget
-from outcore._util.if_exists import IfExists, overwrites
+from outcore._util.if_exists import IfExists, check_if_exists, overwrites
 from outcore._util.sizes import format_bytes, format_seconds
 from outcore.array.create import DiskLayout, array_metadata
 from outcore.convert.copy_plan import Pass
@@ -55,8 +55,8 @@ class RelayoutPlan:
     is_exact
         Whether bytes and requests are counted one by one. Otherwise they are estimates: for sources
         and targets in other formats, and for chunks and blocks that meet in too many ways.
-    is_compressed
-        Whether a codec compresses the new array.
+    format, is_compressed
+        Format of the new array, `None` for an array of outcore; whether a codec compresses it.
     seconds
         Time at the measured rates of the disk of the new array.
     notes
@@ -80,6 +80,7 @@ class RelayoutPlan:
     bytes_written: int
     writes: int
     is_exact: bool
+    format: str | None
     is_compressed: bool
     seconds: float
     notes: list[str] = field(default_factory=list)
@@ -91,16 +92,25 @@ class RelayoutPlan:
     def validate(self, if_exists: IfExists = "error") -> "RelayoutPlan":
         """Return the plan if the disk has room now.
 
-        `if_exists` is that of the call: with ``"overwrite"`` the room of the array that it replaces
-        counts as free. For a compressed array this does not check the room, which is not known.
+        `if_exists` is that of the call. With ``"overwrite"`` the room of an array of outcore that
+        it replaces counts as free; files of other formats are written beside the old ones. With
+        ``"open"`` an array that exists needs no room. For a compressed array this does not check
+        the room, which is not known.
 
         Raises
         ------
         DiskFullError
             If it has too little.
+        InvalidError
+            If the call refuses `if_exists`.
         """
+        need = self.disk_bytes + self.between_bytes
+        if self.format is None:
+            check_room(self.path, need, if_exists)
+            return self
+        overwrites(if_exists)  # refuses other words
         if not self.is_compressed:
-            check_room(self.path, self.disk_bytes + self.between_bytes, if_exists)
+            check_room(self.path, need, "error")
         return self
 
     def __str__(self) -> str:
@@ -129,7 +139,10 @@ class RelayoutPlan:
 
 def check_room(path: str, need: int, if_exists: IfExists) -> None:
     """Raise `DiskFullError` if the disk of a new array has fewer than `need` bytes free."""
-    have = room_at(place(path), is_replaced=overwrites(if_exists))
+    where, is_replaced = place(path), check_if_exists(if_exists) == "overwrite"
+    if if_exists == "open" and where.exists():
+        return
+    have = room_at(where, is_replaced=is_replaced)
     if need > have:
         raise DiskFullError(
             f"need {need} bytes on disk for {path}, {have} are free; free some room or choose "
@@ -213,6 +226,7 @@ def plan_rechunk(
         bytes_written=written.nbytes,
         writes=written.requests,
         is_exact=cost.is_exact,
+        format=format,
         is_compressed=format is not None and made.is_compressed,
         seconds=read.nbytes / known.read_bytes_s
         + written.nbytes / known.write_bytes_s

@@ -27,6 +27,8 @@ class CopyReport:
     bytes_read, reads, bytes_written, writes
         Bytes and requests of arrays in outcore's own layout, in all passes; `None` if a source or
         the copy is in another format.
+    pass_seconds
+        Time of each pass of this call.
     verified
         Whether the copy was read back, and has the checksums of the blocks that were read. Arrays
         of outcore count these reads too.
@@ -52,6 +54,7 @@ class CopyReport:
     reads: int | None = None
     bytes_written: int | None = None
     writes: int | None = None
+    pass_seconds: tuple[float, ...] = ()
     verified: bool = False
 
     def after(self, earlier: "CopyReport") -> "CopyReport":
@@ -60,6 +63,7 @@ class CopyReport:
             self,
             times_read=earlier.times_read,
             seconds=earlier.seconds + self.seconds,
+            pass_seconds=earlier.pass_seconds + self.pass_seconds,
             peak_memory_bytes=max(earlier.peak_memory_bytes, self.peak_memory_bytes),
             bytes_read=_sum(self.bytes_read, earlier.bytes_read),
             reads=_sum(self.reads, earlier.reads),
