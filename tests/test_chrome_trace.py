@@ -277,6 +277,20 @@ def test_a_pool_whose_spans_cannot_be_read_closes(served_url: str, tmp_path: Pat
     assert (tmp_path / "t.json").exists()
 
 
+def test_an_error_in_the_block_of_a_pool_asks_no_server(served_url: str, tmp_path: Path) -> None:
+    asked = []
+    with oc.chrome_trace(tmp_path / "t.json"):
+        pool_root.close_observers.append(asked.append)
+        try:
+            with pytest.raises(ZeroDivisionError), oc.connect(served_url):
+                raise ZeroDivisionError
+            assert asked == []
+            oc.connect(served_url).close()
+            assert len(asked) == 1
+        finally:
+            pool_root.close_observers.remove(asked.append)
+
+
 def test_the_pool_of_a_job_that_closes_in_the_block_is_in_the_trace(tmp_path: Path) -> None:
     run_job(tmp_path, 2, CLOSED, None)
     document = json.loads((tmp_path / "trace.json").read_text())

@@ -189,6 +189,13 @@ def test_mpiexec_starts_the_command(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert "rank 1: there is no file b.npy" in done.stderr, done.stderr
+    # It needs no directory of the files that the first one writes.
+    (tmp_path / "notes").mkdir()
+    beside = ["--report", "notes/report", "--trace", "notes/trace"]
+    there = [*words, "--overwrite", "--memory", "300kB", *beside]
+    done = mpi_program(2, "sh", "-c", move, str(tmp_path), COMMAND, *map(str, there))
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in (tmp_path / "notes").iterdir()} == {"report", "trace"}
 
 
 CHOLESKY = """

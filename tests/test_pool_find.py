@@ -16,7 +16,9 @@ from served import Served
 import outcore as oc
 from outcore.errors import InvalidError
 from outcore.layout.description import ATTRIBUTE
+from outcore.linalg import cg, cond_est, gauss_seidel, gmres, lstsq, lu_factor
 from outcore.pool.fsck import fsck
+from outcore.report import report_file
 from outcore.zarr_store import PoolStore
 
 
@@ -78,7 +80,9 @@ def test_a_data_type_has_the_names_of_numpy_and_zarr(tmp_path: Path) -> None:
         assert names(pool, 'dtype ~ "f*"') == ["f4", "f8"]
 
 
-def test_copied_and_replaced_reports_are_found(tmp_path: Path) -> None:
+def test_copied_and_replaced_reports_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Its condition is infinite, which JSON cannot say.
     oc.from_array(9 * np.eye(40), tmp_path / "A", progress=False)
     _, report = oc.linalg.solve(tmp_path / "A", np.ones(40), memory="1 MB", progress=False)
@@ -86,6 +90,11 @@ def test_copied_and_replaced_reports_are_found(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     report.save(tmp_path / "runs" / "report")
     (tmp_path / "runs" / "archive").write_bytes(b"PK\3\4" + bytes(26) + b"report.json, but damaged")
+    report_file.write(tmp_path / "runs" / "odd", {"history": 5, "residual_norms": [1, "a"]}, None)
+    monkeypatch.setattr(report_file, "_MOST_BYTES", 100_000)
+    (tmp_path / "runs" / "long").write_bytes(
+        (tmp_path / "runs" / "report").read_bytes() + bytes(100_000)
+    )
     with oc.Pool.embedded([tmp_path / "a"]) as pool:
         oc.copy_files(tmp_path / "runs", pool / "runs", recursive=True, progress=False)
         assert names(pool, f'kind = "report" and method = "{report.method}"') == ["runs/report"]
@@ -94,6 +103,49 @@ def test_copied_and_replaced_reports_are_found(tmp_path: Path) -> None:
         dataclasses.replace(report, condition=5.0).save(pool / "runs" / "report")
         assert names(pool, 'attr.run = "x12" and condition = 5') == ["runs/report"]
         assert names(pool, 'kind = "report"') == ["runs/report"]
+
+
+def test_reports_are_found_by_method_residual_and_condition(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    a = rng.normal(size=(60, 60))
+    a = a @ a.T + 60 * np.eye(60)
+    b = rng.normal(size=60)
+    A = oc.from_array(a, tmp_path / "A", progress=False)
+    tall = oc.from_array(np.vstack([a, a]), tmp_path / "tall", progress=False)
+    found = {
+        name: solver(A, b, progress=False)[1]
+        for name, solver in (("cg", cg), ("gmres", gmres), ("gauss_seidel", gauss_seidel))
+    }
+    _, found["lstsq"] = lstsq(tall, rng.normal(size=120), progress=False)
+    condition, found["cond_est"] = cond_est(lu_factor(A, progress=False), progress=False)
+    assert condition == pytest.approx(np.linalg.cond(a, 1), rel=0.5)
+    # A result that has been stopped has no backward error yet.
+    found["stopped"] = dataclasses.replace(found["cg"], backward_error=None, history=[0.5, 0.25])
+    with oc.Pool.embedded([tmp_path / "a"]) as pool:
+        for name, report in found.items():
+            report.save(pool / name)
+        for name in ("gmres", "gauss_seidel"):
+            assert names(pool, f'method = "{name}"') == [name]
+        assert names(pool, 'method = "cg"') == ["cg", "stopped"]
+        assert names(pool, "residual = 0.25") == ["stopped"]
+        assert names(pool, "residual < 1e-4") == ["cg", "gauss_seidel", "gmres"]
+        norm = max(found["lstsq"].residual_norms)
+        assert names(pool, f"residual = {norm!r}") == ["lstsq"]
+        assert names(pool, f"condition = {condition!r}") == ["cond_est"]
+        assert names(pool, f"condition = {found['lstsq'].condition!r}") == ["lstsq"]
+        assert names(pool, "condition < 1e6") == ["cond_est", "lstsq"]
+
+
+def test_a_trace_in_the_place_of_a_report_is_no_report(tmp_path: Path) -> None:
+    A = oc.from_array(9 * np.eye(40), tmp_path / "A", progress=False)
+    _, report = oc.linalg.solve(A, np.ones(40), progress=False)
+    with oc.Pool.embedded([tmp_path / "a"]) as pool:
+        report.save(pool / "run")
+        pool.setxattr("run", "run", b"x12")
+        with oc.chrome_trace(pool / "run"):
+            pass
+        assert names(pool, 'kind = "report"') == []
+        assert names(pool, 'kind = "file" and attr.run = "x12"') == ["run"]
 
 
 def test_a_description_costs_no_request(tmp_path: Path) -> None:

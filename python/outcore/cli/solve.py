@@ -99,7 +99,8 @@ def command(
             raise _no_plain_file(output)
         check_writable(output, overwrite=if_exists == "overwrite" or not is_plain)
         others = {"A": a, "B": b, "the output": output, "the factors": factors}
-        check_side_files(report_path, trace_path, others)
+        if is_first:  # It writes them.
+            check_side_files(report_path, trace_path, others)
         rhs = _right_hand_side(b, in_memory=is_plain)
         planned = _planned(
             a, rhs, factors, sharing.budget(memory), sharing.size,

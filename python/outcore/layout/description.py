@@ -17,15 +17,17 @@ ATTRIBUTE = "outcore.description"
 def of_report(values: Mapping[str, Any]) -> bytes:
     """Return the description of a report with these values.
 
-    ``residual`` is the backward error; of an iterative method the last residual of its history; of
-    a least-squares solution the largest norm. ``time`` is in seconds. The condition of a singular
+    ``method`` of an iterative method is its function, such as ``"gmres"``. ``residual`` is the
+    backward error; without one, the last residual of an iterative method, or the largest norm of a
+    least-squares solution. ``time`` is in seconds. The condition of a singular
     matrix is the largest float64, because JSON has no infinity.
     """
-    residuals = [values.get("backward_error"), *(values.get("history") or [None])[-1:]]
+    history = values.get("history") or []
+    residuals = [values.get("backward_error"), *history[-1:]]
     residuals.append(max(values.get("residual_norms") or [], default=None))
     fields = {
         "kind": "report",
-        "method": values.get("method") or None,
+        "method": (values.get("verb") if history else values.get("method")) or None,
         "residual": next((each for each in residuals if each is not None), None),
         "condition": _finite(values.get("condition")),
         "time": values.get("seconds"),

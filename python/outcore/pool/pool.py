@@ -234,21 +234,24 @@ class Pool(PoolNames):
         if self._job is not None:
             self._job.leave()
 
-    def _let_go(self) -> None:
+    def _let_go(self, *, is_failing: bool = False) -> None:
         for disk in list(self._disks):
             disk.close()
-        self._root.close()
+        self._root.close(is_failing=is_failing)
 
     def __enter__(self) -> "Pool":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None or self._job is None:
+        if kind is None:
             self.close()
+            return
+        if self._job is None:
+            self._let_go(is_failing=True)
             return
         # The other ranks may never arrive in `close`: the end of this rank's servers reports the
         # error to them.
         try:
-            self._let_go()
+            self._let_go(is_failing=True)
         finally:
             self._job.abandon()

@@ -76,9 +76,9 @@ def chrome_trace(path: PathLike, comm: Any = None, *, timeout: float = TIMEOUT_S
     Notes
     -----
     A server keeps its last 32,768 spans. If it has done more since the begin, the trace shows from
-    where its record is complete. The trace has the work for a pool until process 0 closes it. A
-    pool of `Pool.embedded` has no servers of its own; their work is in the
-    reads and writes of the process.
+    where its record is complete. The trace has the work for a pool until process 0 closes it,
+    unless an error leaves the ``with`` block of the pool. A pool of `Pool.embedded` has no servers
+    of its own; their work is in the reads and writes of the process.
     """
     team = Communicator(Alone() if comm is None else comm, timeout)
     where = _checked(path, team)

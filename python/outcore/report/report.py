@@ -310,7 +310,9 @@ class Report:
         if self.backward_error is not None:
             rows.append(("backward error", f"{self.backward_error:.2e}"))
         if self.condition is not None:
-            rows.append(("condition", f"about {self.condition:.1e}"))
+            is_finite = math.isfinite(self.condition)
+            text = f"about {self.condition:.1e}" if is_finite else "infinite"
+            rows.append(("condition", text))
         if self.history:
             rows.append(("residual", f"{self.history[-1]:.2e}, the last of {len(self.history)}"))
         if self.rank is not None:

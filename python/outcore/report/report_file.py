@@ -34,6 +34,9 @@ _ZIP = b"PK\3\4"
 _NAME_AT = 30
 """Where the name of the first file stands in an archive."""
 
+_MOST_BYTES = 256 << 20
+"""Size of an archive that outcore reads without being asked to, and of the figures in any."""
+
 Spans = npt.NDArray[np.uint64]
 _Report = TypeVar("_Report")
 
@@ -67,8 +70,13 @@ def begins_report(content: memoryview) -> bool:
 
 
 def describe(path: PoolPath) -> None:
-    """Let searches of a pool find a report that was copied into it; ignore other files."""
-    with contextlib.suppress(InvalidError, CorruptError):
+    """Let searches of a pool find a report that was copied into it.
+
+    Other files, and those of more than `_MOST_BYTES`, are ignored.
+    """
+    if path.stat().nbytes > _MOST_BYTES:
+        return
+    with contextlib.suppress(InvalidError, CorruptError, TypeError, ValueError):
         _describe(path, _unpacked(path)[0])
 
 
@@ -79,7 +87,8 @@ def _describe(path: PoolPath, values: dict[str, Any]) -> None:
 def replace(path: PathLike, content: bytes) -> None:
     """Write a report or its page, replacing the file at the path or at the target of a link.
 
-    The new file has the rights and the extended attributes of the old one.
+    The new file has the rights and the extended attributes of the old one, but for what searches
+    know of it.
     """
     where = as_path(path)
     check_file(where, "report")
@@ -89,7 +98,8 @@ def replace(path: PathLike, content: bytes) -> None:
     kept = {}
     if where.exists():
         with contextlib.suppress(DeniedError):  # of a file that may be replaced, but not read
-            kept = {name: attribute(where, name) for name in attribute_names(where)}
+            names = set(attribute_names(where)) - {description.ATTRIBUTE}
+            kept = {name: attribute(where, name) for name in names}
     with rights.kept(found.path):
         found.volume.replace_small(found.name, content)
     for name, value in kept.items():
@@ -172,6 +182,8 @@ def _unpacked(where: AnyPath) -> tuple[dict[str, Any], Spans | None]:
         )
     try:
         with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+            if (size := archive.getinfo(FIGURES).file_size) > _MOST_BYTES:
+                raise ValueError(f"its figures have {size} bytes")
             document = json.loads(archive.read(FIGURES))
             if document["kind"] != KIND:
                 raise ValueError(f"kind {document['kind']!r}")

@@ -75,10 +75,13 @@ class PoolRoot:
             self._looked_at.add(directory)
             return is_first
 
-    def close(self) -> None:
-        """Close the pool; its URL then finds the pool object opened before, if still open."""
+    def close(self, *, is_failing: bool = False) -> None:
+        """Close the pool; its URL then finds the pool object opened before, if still open.
+
+        If an error closes it, no observer is called: observers may wait for dead servers.
+        """
         try:
-            if close_observers and self in open_roots():
+            if close_observers and not is_failing and self in open_roots():
                 for observe in list(close_observers):
                     observe(self)
         finally:
@@ -90,7 +93,8 @@ class PoolRoot:
 
 
 close_observers: list[Callable[[PoolRoot], None]] = []
-"""Functions that are called with each pool of this process just before it closes."""
+"""Functions that are called with each pool of this process just before it closes, unless an error
+closes it."""
 
 _MOST_LOOKED_AT = 10_000
 """Number of directories that an open pool remembers."""

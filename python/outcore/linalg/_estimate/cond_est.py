@@ -187,7 +187,7 @@ def estimate_condition(
             Report, "cond_est", factor.n, factor.dtype,
             flops=solve_flops(factor.n, factor.dtype, sum(solves.columns)),
             moved=(bytes_read + solves.bytes_read(), 0), planned=(planned_bytes, 0),
-            growth=factor.growth if isinstance(factor, LUFactor) else None,
+            growth=factor.growth if isinstance(factor, LUFactor) else None, condition=condition,
             notes=[passes, *kept.notes()] if not is_singular else ["A is exactly singular"],
         )  # fmt: skip
         if team.size > 1:

@@ -9,7 +9,7 @@ use super::terms::{all_entries, entries, entry_in};
 use crate::store::{MAX_OPERATIONS, MAX_RANGE, Outcome, Store, Write};
 
 /// The rules by which attributes have entries. A store whose index has others gets a new one.
-const RULES: u64 = 2;
+const RULES: u64 = 3;
 /// Writes of a commit that builds the index.
 const WRITES_AT_ONCE: usize = MAX_OPERATIONS - 1;
 /// Commits of a group that builds the index.
