@@ -9,13 +9,16 @@ import pytest
 
 
 class PostgresServer:
-    """A running server, until `close`; it also ends with this process."""
+    """A running server, until `close`; it also ends with this process.
 
-    def __init__(self) -> None:
+    Its files are in `above`, by default in memory.
+    """
+
+    def __init__(self, above: Path | None = None) -> None:
+        command = [Path(__file__).with_name("postgres-server"), *([above] if above else [])]
         self._process = subprocess.Popen(
-            [Path(__file__).with_name("postgres-server")], stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, text=True, bufsize=1,
-        )  # fmt: skip
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
         assert self._process.stdout is not None
         self._said = self._process.stdout
         line = self._said.readline().strip()

@@ -49,8 +49,8 @@ impl Turn {
             if has_asked && state.renewed.elapsed() > VALID + PATIENCE {
                 return Err(Error::new(
                     ErrorKind::Io,
-                    "need the lease of the active manager, have a database that does not answer; start it, or see whether the \
-                     network works",
+                    "need the lease of the active manager, have a database that does not answer; start it (its log \
+                     says whether its disk was full), or see whether the network works",
                 ));
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);

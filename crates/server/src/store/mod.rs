@@ -142,6 +142,9 @@ pub trait Store {
         self.end_group()
     }
 
+    /// Empties the caches of the store, before a repair of records that others damaged. The default has none.
+    fn forget(&mut self) {}
+
     /// Looks for damage that checksums of records cannot show: lost records, or wrong order.
     fn check(&self) -> Result<()> {
         Ok(())
@@ -214,6 +217,10 @@ impl Store for AnyStore {
 
     fn end_group_unsynced(&mut self) -> Result<()> {
         (**self).end_group_unsynced()
+    }
+
+    fn forget(&mut self) {
+        (**self).forget();
     }
 
     fn check(&self) -> Result<()> {

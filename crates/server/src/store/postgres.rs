@@ -439,6 +439,10 @@ impl Store for PostgresStore {
         self.inner.get_mut().end()
     }
 
+    fn forget(&mut self) {
+        self.inner.get_mut().known.entries.clear();
+    }
+
     fn check(&self) -> Result<()> {
         self.inner.borrow_mut().check()
     }

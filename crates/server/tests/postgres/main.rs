@@ -8,6 +8,7 @@ mod server;
 
 use std::sync::OnceLock;
 use std::thread;
+use std::time::Duration;
 
 use outcore_core::ErrorKind;
 use outcore_core::crash_disk::Random;
@@ -153,12 +154,13 @@ fn a_session_that_the_old_holder_opens_during_the_change_ends() {
     // The next holder has ended the sessions of the old one, and waits for this row.
     let mut row = server.session(&name);
     row.batch_execute("BEGIN; SELECT * FROM outcore.lease FOR UPDATE").unwrap();
-    let waits = "SELECT count(*) FROM pg_locks WHERE NOT granted";
+    let waits = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
     let next = thread::scope(|scope| {
         let next = scope.spawn(|| PostgresLease::stand_by(&url, "two", |_| ()).unwrap());
         let mut watch = server.session(&name);
         while watch.query_one(waits, &[]).unwrap().get::<_, i64>(0) == 0 {
-            thread::yield_now();
+            assert!(!next.is_finished(), "it did not wait for the row");
+            thread::sleep(Duration::from_millis(10));
         }
         let store = PostgresStore::open_under(&url, old.fence()).unwrap();
         assert_eq!(store.get(b"a").unwrap(), None);

@@ -217,6 +217,7 @@ impl<S: Store> Manager<S> {
         let found = self.store.range(&from, &all_entries().1, most)?;
         let is_full = found.len() == most;
         let next = found.last().map(|(key, _)| key.clone()).filter(|_| is_full);
+        self.store.forget();
         self.together(|manager| {
             let mut odd = Vec::new();
             for (key, _) in &found {

@@ -33,7 +33,10 @@ impl Database {
 /// The kind of an error, and the fix.
 fn kind_of(error: &postgres::Error) -> (ErrorKind, &'static str) {
     let Some(state) = error.code() else {
-        return (ErrorKind::Io, "start the database, or see whether the network works");
+        return (
+            ErrorKind::Io,
+            "start the database (its log says whether its disk was full), or see whether the network works",
+        );
     };
     match &state.code()[..2] {
         _ if *state == SqlState::DISK_FULL => (ErrorKind::DiskFull, "make room on its disk"),
