@@ -32,15 +32,15 @@ T = TypeVar("T")
 
 
 @overload
-def rechunk(source: Any, out: PathLike, *, format: None = ..., **options: Any) -> Array: ...
+def rechunk(src: Any, out: PathLike, *, format: None = ..., **options: Any) -> Array: ...
 
 
 @overload
-def rechunk(source: Any, out: PathLike, *, format: str, **options: Any) -> CopyReport: ...
+def rechunk(src: Any, out: PathLike, *, format: str, **options: Any) -> CopyReport: ...
 
 
 def rechunk(  # type: ignore[misc]  # the overloads abbreviate its arguments
-    source: Any,
+    src: Any,
     out: PathLike,
     *,
     chunks: Sequence[int] | int | None = None,
@@ -71,15 +71,15 @@ def rechunk(  # type: ignore[misc]  # the overloads abbreviate its arguments
 
     Parameters
     ----------
-    source, dtype, casting, shape, source_order, offset
+    src, dtype, casting, shape, source_order, offset
         As for `from_array`: an array of outcore, or any other source.
     out
         Directory of the new array, also in a pool. The arrays between two passes are inside it
         until it is complete.
     chunks, order, chunk_order, disk_schema, mesh
-        Layout of the new array, as for `create_array`; the order is by default that of `source`.
+        Layout of the new array, as for `create_array`; the order is by default that of `src`.
     transpose
-        Dimensions of `source` in the order of the new array, as for `numpy.transpose`.
+        Dimensions of `src` in the order of the new array, as for `numpy.transpose`.
     format, codec
         ``"zarr"``, ``"hdf5"``, ``"npy"`` or ``"raw"``, to write the file or directory that
         `export_array` writes. Such a copy does not resume, and has no `chunk_order`.
@@ -107,12 +107,12 @@ def rechunk(  # type: ignore[misc]  # the overloads abbreviate its arguments
         With `verify`, if the data read back differ from the data written. The error names the first
         block that differs. The next call resumes there, if it can resume.
     JournalError
-        If `out` contains a half-made copy of another layout or source, or `source` has changed.
+        If `out` contains a half-made copy of another layout or source, or `src` has changed.
     InvalidError, NotFoundError, TruncatedError, ExistsError, BusyError, Interrupted
         As for `from_array`.
     """
     with open_source(
-        source, shape=shape, dtype=dtype, source_order=source_order, offset=offset, casting=casting
+        src, shape=shape, dtype=dtype, source_order=source_order, offset=offset, casting=casting
     ) as opened:
         opened.warn(2)
         chosen = permuted(opened, transpose)
