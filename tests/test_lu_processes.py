@@ -409,6 +409,35 @@ def test_a_killed_process_loses_only_the_last_slab(tmp_path: Path) -> None:
     assert np.abs(solved - x).max() < 1e-9
 
 
+INTERRUPTED = """
+from outcore.cli import main
+if options["stops"]:
+    a = random(300, "f8")
+    put("A", a, order="F")
+    if comm.rank == 1:
+        np.save(f"{home}/b.npy", a @ np.ones(300))
+        before_late_panels(lambda: os.kill(os.getpid(), signal.SIGINT))
+comm.barrier()
+sys.argv = ["outcore", "solve", f"{home}/A", f"{home}/b.npy", "-o", f"{home}/x.npy", "--memory", "300kB"]
+main()
+"""
+
+
+def test_ctrl_c_to_one_process_of_the_command_stops_all(tmp_path: Path) -> None:
+    script = tmp_path / "job.py"
+    script.write_text(JOB + INTERRUPTED)
+    stopped = mpiexec(3, script, str(tmp_path), json.dumps({"stops": True}))
+    assert stopped.returncode != 0
+    # The first process prints the error of all.
+    expected = "stopped: solving with A, because rank 1 was stopped, as by Ctrl-C; run the same"
+    assert stopped.stderr.count(expected) == 1, stopped.stderr
+    assert not (tmp_path / "x.npy").exists()
+    again = mpiexec(3, script, str(tmp_path), json.dumps({"stops": False}))
+    assert again.returncode == 0, again.stderr
+    assert "resumed at panel" in again.stdout, again.stdout
+    assert np.abs(np.load(tmp_path / "x.npy") - 1).max() < 1e-9
+
+
 def test_a_deal_gives_no_process_more_than_it_holds() -> None:
     draw = np.random.default_rng(8)
     for _ in range(300):

@@ -15,12 +15,12 @@ from outcore.cli.places import ANY_PATH, key_option, overwrite_option
 from outcore.cli.side_files import check_side_files, check_writable, side_file_options, traced
 from outcore.cli.verbs import Verb, end, run_as, say, wants_json
 from outcore.convert.export import export_array
-from outcore.errors import Interrupted, InvalidError, NotFoundError, OutcoreError
+from outcore.errors import InvalidError, NotFoundError, OutcoreError
 from outcore.linalg._output.factor import remove_factors
 from outcore.linalg._systems.plan import ASSUMPTIONS
 from outcore.linalg._systems.solve import solve_system
 from outcore.planning.plan import Plan, plan
-from outcore.processes.sharing import Sharing, seconds_for
+from outcore.processes.sharing import Sharing, interrupted, seconds_for
 from outcore.storage.pool_path import PoolPath
 from outcore.storage.volumes import AnyPath, Place, as_path, place
 
@@ -127,8 +127,9 @@ def command(
                 if report_path and is_first:
                     report.save(report_path)
                 sharing.meet(seconds_for(x.nbytes if is_plain else 0))
-    except KeyboardInterrupt:
-        raise Interrupted(f"solving with {a.name}; run the same command again to resume") from None
+    except KeyboardInterrupt as stop:
+        fix = "run the same command again to resume"
+        raise interrupted(f"solving with {a.name}", stop, fix) from None
     plan_values = planned.to_dict() if planned else None
     end(
         {"x": output, "plan": plan_values, "report": report.to_dict()},
