@@ -75,7 +75,7 @@ def test_processes_killed_in_turn(
     for who, what, least in places:
         others = sorted({"0", "1", "2"} - {str(who)})
         # The launcher knows the shells only: it ends a job in which a process dies.
-        shell = f'"$@"; until [ -e "$0/{others[0]}" -a -e "$0/{others[1]}" ]; do sleep 0.05; done'
+        shell = f'"$@"; until [ -s "$0/{others[0]}" -a -s "$0/{others[1]}" ]; do sleep 0.05; done'
         given = json.dumps({"who": who, "what": what, "least": least, "apart": apart})
         words = sys.executable, str(script), str(tmp_path), given
         done = mpi_program(

@@ -259,7 +259,7 @@ def test_others_stop_waiting_for_a_process_that_died(tmp_path: Path) -> None:
     script = tmp_path / "job.py"
     script.write_text(JOB + DIES)
     # The launcher knows the shells only: it ends a job in which a process dies.
-    shell = '"$@"; while ! [ -e "$0/0" -a -e "$0/2" ]; do sleep 0.05; done'
+    shell = '"$@"; while ! [ -s "$0/0" -a -s "$0/2" ]; do sleep 0.05; done'
     words = sys.executable, str(script), str(tmp_path), "{}"
     done = mpi_program(
         3, "sh", "-c", shell, str(tmp_path), *words, MPI4PY_LIBMPI=str(MPICH.library)
