@@ -72,7 +72,8 @@ def run(
             return error
         except Exception as error:
             found.append(error)
-            if group is not None:
+            # Where the machine is too busy, the other rank ends this one before its death.
+            if group is not None and rank != who:
                 with pytest.raises(OutcoreError):
                     group.timestep(state(rank, 9.0), schema=SCHEMAS)
         return found
