@@ -418,7 +418,8 @@ if options["stops"]:
         np.save(f"{home}/b.npy", a @ np.ones(300))
         before_late_panels(lambda: os.kill(os.getpid(), signal.SIGINT))
 comm.barrier()
-sys.argv = ["outcore", "solve", f"{home}/A", f"{home}/b.npy", "-o", f"{home}/x.npy", "--memory", "300kB"]
+words = "solve", f"{home}/A", f"{home}/b.npy", "-o", f"{home}/x.npy", "--memory", "300kB"
+sys.argv = ["outcore", *words]
 main()
 """
 
