@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -436,6 +437,8 @@ def test_ctrl_c_to_one_process_of_the_command_stops_all(tmp_path: Path) -> None:
     again = mpiexec(3, script, str(tmp_path), json.dumps({"stops": False}))
     assert again.returncode == 0, again.stderr
     assert "resumed at panel" in again.stdout, again.stdout
+    plan = r"plan: about .*, bound by [a-z ]+; each of 3 processes reads up to .* and sends "
+    assert re.search(plan, again.stdout), again.stdout
     assert np.abs(np.load(tmp_path / "x.npy") - 1).max() < 1e-9
 
 

@@ -130,7 +130,16 @@ class Plan:
 
     @property
     def summary(self) -> str:
-        """One line: time, bytes, memory, disk."""
+        """One line: time, bytes, memory, disk; of several processes also the bound."""
+        if self.processes > 1:
+            by = self.bound if self.bound == "arithmetic" else f"the {self.bound}"
+            return (
+                f"plan: about {format_seconds(self.seconds)}, bound by {by}; each of "
+                f"{self.processes} processes reads up to {format_bytes(self.bytes_read)}, writes "
+                f"{format_bytes(self.bytes_written)} and sends {format_bytes(self.bytes_sent)}, "
+                f"with {format_bytes(self.peak_memory_bytes)} of memory; "
+                f"{format_bytes(self.disk_bytes)} of disk in {self.path}"
+            )
         return (
             f"plan: about {format_seconds(self.seconds)}, reading {format_bytes(self.bytes_read)} "
             f"and writing {format_bytes(self.bytes_written)}, with "
