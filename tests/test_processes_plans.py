@@ -93,6 +93,15 @@ def test_more_processes_move_less_each(
     assert [each["bytes_sent"] for each in found] == [0, two.bytes_sent, four.bytes_sent]
 
 
+@pytest.mark.parametrize("verb", ["solve", "lu_solve", "cho_solve"])
+def test_a_plan_says_which_processes_have_no_right_hand_side(verb: str) -> None:
+    for rhs, idle in ((1, 3), (3, 1), (4, 0)):
+        given: dict[str, Any] = {"n": 2000, "rhs": rhs, "memory": "8 MB", "rates": NOMINAL}
+        notes = " ".join(oc.plan(verb, processes=4, **given).notes)
+        assert (f"{idle} of 4 have none" in notes) == (idle > 0), notes
+        assert "right-hand side" not in " ".join(oc.plan(verb, **given).notes)
+
+
 def test_processes_refine_in_no_lower_precision() -> None:
     with pytest.raises(InvalidError, match="need processes=1 with factor_dtype=float32"):
         oc.plan("solve", n=500, factor_dtype="f4", processes=2, memory="4 MB", rates=NOMINAL)

@@ -35,6 +35,10 @@ _INNER = ("matmul", "svd")
 """Verbs that have ``k=``."""
 
 
+_SOLVES = ("solve", "lu_solve", "cho_solve")
+"""Verbs whose processes divide the right-hand sides."""
+
+
 @dataclass(frozen=True)
 class Plan:
     """The resources and the time that a call will need.
@@ -393,7 +397,19 @@ def plan(
         network_seconds=sum(part.network_seconds for part in cost.phases),
         notes=(
             (solve_notes(problem, seconds) if verb == "solve" else [])
+            + (_without_columns(rhs, cost.processes) if verb in _SOLVES else [])
             + ([f"A, in {kind}, is converted as it is read"] if kind != computed_in else [])
             + known.notes
         ),
     )
+
+
+def _without_columns(rhs: int, processes: int) -> list[str]:
+    """Say how many processes of a solve have no right-hand side."""
+    if processes <= rhs:
+        return []
+    idle = processes - rhs
+    return [
+        f"the processes divide the right-hand sides: {idle} of {processes} have none, and only "
+        "read and send the factors"
+    ]
