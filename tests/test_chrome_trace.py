@@ -46,6 +46,12 @@ def spans_of(document: dict[str, Any], track: int) -> list[tuple[str, float, flo
     return [(e["name"], e["ts"], e["ts"] + e["dur"]) for e in events if e["ph"] == "X"]
 
 
+@pytest.fixture(autouse=True)
+def no_pools_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget pools that others left open, whose servers are gone: each trace would note that."""
+    monkeypatch.setattr(pool_root, "_OPEN", {})
+
+
 def test_clocks_of_other_origins_are_aligned() -> None:
     """The same moment, by a machine that started 500 ns earlier, and by a server."""
     read = KINDS.index("read")
