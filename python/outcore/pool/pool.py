@@ -246,12 +246,10 @@ class Pool(PoolNames):
         if kind is None:
             self.close()
             return
-        if self._job is None:
-            self._let_go(is_failing=True)
-            return
-        # The other ranks may never arrive in `close`: the end of this rank's servers reports the
-        # error to them.
         try:
             self._let_go(is_failing=True)
         finally:
-            self._job.abandon()
+            # The other ranks may never arrive in `close`: the end of this rank's servers reports
+            # the error to them.
+            if self._job is not None:
+                self._job.abandon()
