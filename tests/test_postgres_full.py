@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from postgres_server import PostgresServer
-from served import daemon, make_key
+from test_postgres import connected, serve
 
 import outcore as oc
 from outcore.errors import DiskError, DiskFullError, OutcoreError
@@ -45,18 +45,9 @@ def test_a_full_log_loses_nothing_that_was_acknowledged(small_memory: Path, tmp_
 def fill_disk(small_memory: Path, tmp_path: Path, what: str) -> None:
     server = PostgresServer(small_memory)
     try:
-        url = server.database()
-        make_key(tmp_path / "key")
-        manager = daemon(
-            tmp_path,
-            tmp_path / "key",
-            "manager",
-            "a",
-            listen=f'"unix:{tmp_path}/m"',
-            store=f'"{url}"',
-        )
+        manager = serve(tmp_path, server.database())
         try:
-            with oc.connect(f"outcore:{tmp_path}/m", key=tmp_path / "key") as pool:
+            with connected(tmp_path) as pool:
                 filler = small_memory / "filler"
                 # The log fits into its first file for long; the next one does not fit.
                 free = {"tables": 3 << 20, "log": LOG_FILE_BYTES - (2 << 20)}[what]
