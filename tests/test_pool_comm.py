@@ -19,6 +19,7 @@ import outcore as oc
 from outcore import _core
 from outcore._util.communicator import Communicator
 from outcore._util.launchers import check_launcher
+from outcore._util.this_machine import own_host
 from outcore.errors import BusyError, DiskError, InvalidError, OutcoreError, ReadOnlyError
 from outcore.pool import comm as pool_comm
 
@@ -92,7 +93,7 @@ def test_several_machines_talk_by_tcp(tmp_path: Path, monkeypatch: pytest.Monkey
             return work_together(pool, comm)
 
     assert {tuple(ids) for _, ids in whole(ThreadJob(2).run(job))} == {(0, 1)}
-    address = pool_comm._own_host()
+    address = own_host()
     assert address
     assert not address.startswith("127.")
 

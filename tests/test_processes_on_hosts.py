@@ -67,9 +67,55 @@ print("well")
 """
 
 
-@pytest.mark.exhaustive(keep=0)
-def test_processes_on_several_hosts(tmp_path: Path) -> None:
-    (tmp_path / "job_of_hosts.py").write_text(JOB)
+LOST = """
+import os, signal, subprocess, sys, time
+from pathlib import Path
+
+home = Path(sys.argv[3])
+if sys.argv[-1] != "inner":
+    # The launcher knows these processes only: it ends a job in which a process dies.
+    subprocess.run([sys.executable, *sys.argv, "inner"], close_fds=False)
+    while not (home / "told0").exists() or not (home / "told2").exists():
+        time.sleep(0.05)
+    sys.exit()
+
+import numpy as np
+from mpi4py import MPI
+import outcore as oc
+from outcore.linalg import lu_factor
+from outcore.linalg._lu.slabs.factor_slabs import SlabFactorization
+
+comm, n = MPI.COMM_WORLD, 700
+factor = SlabFactorization.factor
+
+
+def dies(self, K, *given):
+    if comm.rank == 1 and K >= 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return factor(self, K, *given)
+
+
+SlabFactorization.factor, said = dies, "no error"
+pool = oc.connect(sys.argv[1], key=sys.argv[2])
+if comm.rank == 0:
+    random = np.random.default_rng(1).standard_normal
+    oc.from_array(random((n, n)), pool / "a", progress=False)
+comm.barrier()
+try:
+    lu_factor(
+        pool / "a", out=pool / "a.lu", memory="2MiB", method="slabs", comm=comm, timeout=600,
+        threads=1, progress=False,
+    )
+except BaseException as error:
+    said = f"{type(error).__name__}: {error}"
+(home / f"told{comm.rank}").write_text(said)
+os._exit(0)
+"""
+
+
+def run_on_hosts(tmp_path: Path, job: str) -> str:
+    """Run a job of one process on each of several hosts with a pool, and return its output."""
+    (tmp_path / "job_of_hosts.py").write_text(job)
     with Testbed(tmp_path, disks=HOSTS, disk_bytes=96 << 20, hosts=HOSTS) as bed:
         directories = [disk.path / "data" for disk in bed.disks]
         pool = BedPool(bed, tmp_path / "pool", directories, host=bed.hosts[0], hosts=bed.hosts)
@@ -77,6 +123,19 @@ def test_processes_on_several_hosts(tmp_path: Path) -> None:
         environment = [
             f"{name}={value}" for name, value in (VARIABLES | {"PYTHONPATH": paths}).items()
         ]
-        job = job_on(bed.hosts, "job_of_hosts", [pool.url, pool.key_file])
-        said = bed.run(["env", *environment, *job])
-    assert said.split() == ["well"] * HOSTS
+        words = [pool.url, pool.key_file, tmp_path]
+        return bed.run(["env", *environment, *job_on(bed.hosts, "job_of_hosts", words)])
+
+
+@pytest.mark.exhaustive(keep=0)
+def test_processes_on_several_hosts(tmp_path: Path) -> None:
+    assert run_on_hosts(tmp_path, JOB).split() == ["well"] * HOSTS
+
+
+@pytest.mark.exhaustive(keep=0)
+def test_a_process_that_dies_on_another_host(tmp_path: Path) -> None:
+    run_on_hosts(tmp_path, LOST)
+    for rank in (0, 2):
+        said = (tmp_path / f"told{rank}").read_text()
+        assert said.startswith("DiskError: "), said
+        assert "rank 1 died during the call" in said, said

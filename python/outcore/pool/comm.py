@@ -8,7 +8,6 @@ import fcntl
 import os
 import secrets
 import shutil
-import socket
 import sys
 import tempfile
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from typing import Any, TypeVar
 from outcore import _core
 from outcore._util.communicator import Communicator
 from outcore._util.launchers import check_launcher
+from outcore._util.this_machine import own_host
 from outcore.errors import InvalidError, OutcoreError, ReadOnlyError, from_kind
 
 T = TypeVar("T")
@@ -220,7 +220,7 @@ def _take_seat(directory: str, host: str | None) -> _Seat:
         identity=(status.st_dev, status.st_ino),
         mark=_core.server_mark(full),
         has_manager=os.path.exists(os.path.join(full, "manager", "metadata.sqlite")),
-        host=host or _own_host(),
+        host=host or own_host(),
     )
 
 
@@ -228,21 +228,6 @@ def _machine() -> str:
     """Return an identifier of this machine, and of the container if it has its own file system."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         return f"{file.read().strip()} {os.readlink('/proc/self/ns/mnt')}"
-
-
-def _own_host() -> str:
-    """Return an address of this machine that other machines may reach."""
-    name = socket.gethostname()
-    with contextlib.suppress(OSError):
-        for *_, address in socket.getaddrinfo(name, None, socket.AF_INET):
-            if not str(address[0]).startswith("127."):
-                return str(address[0])
-    # The source address of packets to other machines. No packet is sent (RFC 5737: no host has this
-    # destination).
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(("192.0.2.1", 9))
-        return str(probe.getsockname()[0])
-    return name
 
 
 def _managing_rank(seats: list[_Seat]) -> int:

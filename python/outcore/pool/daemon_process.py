@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from outcore._util.processes import process_fields, started_ticks
+from outcore._util.this_machine import process_fields, started_ticks
 from outcore.errors import OutcoreError
 
 _START_S = 120.0

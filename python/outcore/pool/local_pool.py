@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from outcore import _core
-from outcore._util.processes import started_ticks
+from outcore._util.this_machine import started_ticks
 from outcore.errors import BusyError, InvalidError, NotFoundError, OutcoreError
 from outcore.pool.daemon_process import DaemonProcess, started_verb, stop_one
 from outcore.pool.directories import check_directories

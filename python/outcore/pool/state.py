@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit, urlunsplit
 
-from outcore._util.processes import started_ticks
+from outcore._util.this_machine import started_ticks
 from outcore.errors import ExistsError, InvalidError
 from outcore.pool.daemon_process import DaemonProcess, process_with
 from outcore.storage.volumes import sync_names

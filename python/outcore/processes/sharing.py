@@ -63,7 +63,7 @@ class Sharing:
     rank, size
         Number of this process, and number of processes.
     deaths
-        Deaths of the others on this host, which end all waits.
+        Deaths of the others, which end all waits.
     """
 
     def __init__(
@@ -294,7 +294,12 @@ class Sharing:
                 all_of = self._comm.allgather((value, failed, own, same), more_s)
                 if not self._is_met:
                     self._is_met = True
-                    self.deaths.watch([theirs[2] for theirs in all_of], self.rank)
+                    processes = [theirs[2] for theirs in all_of]
+                    self.deaths.watch(processes, self.rank)
+                    if not any(theirs[1] for theirs in all_of):
+                        self.deaths.watch_apart(
+                            processes, self.rank, self.patience_s, self._comm.allgather
+                        )
             except BaseException:
                 self._is_over = True
                 raise

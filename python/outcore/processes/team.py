@@ -234,7 +234,8 @@ class Team:
             )
         text = text.ljust(_ALARM_BYTES, b"\0")
         raw = self._duplicates[0]
-        sent = [raw.Isend(text, rank) for rank in range(self.size) if rank != self.rank]
+        others = {*range(self.size)} - {self.rank} - self._sharing.deaths.lost
+        sent = [raw.Isend(text, rank) for rank in sorted(others)]
         _unsent.append((sent, text))
         end = time.monotonic() + _SENT_S
         while sent and time.monotonic() < end:

@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 from urllib.parse import quote
 
-from outcore._util.processes import has_ended, process_fields, started_in
+from outcore._util.this_machine import has_ended, process_fields, started_in
 from outcore.errors import BusyError, DeniedError, ExistsError, NotFoundError, OutcoreError
 from outcore.storage.pool_path import PoolPath
 from outcore.storage.pool_stat import PoolStat
