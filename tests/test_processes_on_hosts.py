@@ -1,6 +1,8 @@
 """Calls on several processes, each on a host of its own: they talk by TCP only."""
 
+import contextlib
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -134,7 +136,8 @@ def test_processes_on_several_hosts(tmp_path: Path) -> None:
 
 @pytest.mark.exhaustive(keep=0)
 def test_a_process_that_dies_on_another_host(tmp_path: Path) -> None:
-    run_on_hosts(tmp_path, LOST)
+    with contextlib.suppress(subprocess.CalledProcessError):  # the status of the dead process
+        run_on_hosts(tmp_path, LOST)
     for rank in (0, 2):
         said = (tmp_path / f"told{rank}").read_text()
         assert said.startswith("DiskError: "), said
