@@ -84,7 +84,12 @@ def run_job(tmp_path: Path, size: int, job: str, options: object, *, is_well: bo
     done = mpiexec(size, script, str(tmp_path), json.dumps(options))
     assert (done.returncode == 0) == is_well, done.stdout + done.stderr
     if is_well:
-        assert "".join(done.stdout.split()) == "well" * size, done.stdout + done.stderr
+        all_say("well", size, done)
+
+
+def all_say(word: str, size: int, done: subprocess.CompletedProcess[str]) -> None:
+    """Check that each process has printed a word, and nothing else; their lines may mix."""
+    assert "".join(done.stdout.split()) == word * size, done.stdout + done.stderr
 
 
 def mpi_program(

@@ -13,7 +13,7 @@ import pytest
 from command_line import outcore
 from compiled_c import SANITIZED, run
 from mounted import mounted
-from mpi_jobs import MPICH, MPICH_4, OPEN_MPI, Mpi, mpi_program, mpiexec, skip_without
+from mpi_jobs import MPICH, MPICH_4, OPEN_MPI, Mpi, all_say, mpi_program, mpiexec, skip_without
 from served import Served
 from served_pools import pool
 
@@ -151,7 +151,7 @@ def results_of(
     """Run a job on files, and return the results of each process."""
     results = str(folder / "results")
     done = mpiexec(size, JOBS / job, file, results, *arguments, mpi=mpi, **more)
-    assert done.stdout.replace("\n", "") == "well" * size, done.stdout + done.stderr
+    all_say("well", size, done)
     return [json.loads(Path(f"{results}.{rank}").read_text()) for rank in range(size)]
 
 
@@ -235,7 +235,7 @@ def check_program(
     plain, address = folder / "plain", f"{pool.url}/programs/{program.name}"
     for file, more in ((str(plain), {}), (address, variables)):
         done = mpi_program(size, str(program), file, *arguments, mpi=mpi, **more)
-        assert done.stdout.replace("\n", "") == "well" * size, done.stdout + done.stderr
+        all_say("well", size, done)
     with oc.connect(pool.url, key=pool.key) as client:
         assert (client / f"programs/{program.name}").read_bytes() == plain.read_bytes()
 
@@ -267,7 +267,7 @@ def test_paths_below_a_mount(library: Path, pool: Served, programs: Path, tmp_pa
     with mounted(pool, tmp_path / "m") as mount:
         new = mount.place / "through-a-mount"
         done = mpi_program(2, str(program), str(new), "12", **preloaded(pool))
-        assert done.stdout.replace("\n", "") == "well" * 2, done.stderr
+        all_say("well", 2, done)
         with oc.connect(pool.url, key=pool.key) as client:
             assert len((client / "through-a-mount").read_bytes()) == 12**3 * 8
         done = mpiexec(1, JOBS / "deleted.py", str(mount.place / "deleted"), **preloaded(pool))
@@ -289,7 +289,7 @@ def test_sanitized(pool: Served, tmp_path: Path) -> None:
         2, str(made), f"{pool.url}/sanitized", "13", OUTCORE_KEY=str(pool.key),
         ASAN_OPTIONS="detect_leaks=0",
     )  # fmt: skip
-    assert done.stdout.replace("\n", "") == "well" * 2, done.stderr
+    all_say("well", 2, done)
 
 
 CREATE = "1"
@@ -357,7 +357,7 @@ def test_overlapping_writes_take_turns_by_block_or_access(
     run("cc", JOBS / "held_access.c", *flags, "-o", tmp_path / "held.so", cwd=tmp_path)
     more = preloaded(pool) | {"LD_PRELOAD": f"{tmp_path / 'held.so'} {library}"}
     done = mpiexec(2, JOBS / "atomic.py", f"{pool.url}/atomic", str(tmp_path), **more)
-    assert done.stdout.replace("\n", "") == "well" * 2, done.stdout + done.stderr
+    all_say("well", 2, done)
     with oc.connect(pool.url, key=pool.key) as client:
         assert {name for name in client.ls("") if name.startswith("atomic")} == {"atomic"}
 

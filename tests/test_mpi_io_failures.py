@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from compiled_c import run
 from mounted import mounted
-from mpi_jobs import MPICH, MPICH_4, OPEN_MPI, Mpi, mpi_program, mpiexec, skip_without
+from mpi_jobs import MPICH, MPICH_4, OPEN_MPI, Mpi, all_say, mpi_program, mpiexec, skip_without
 from own_daemons import OwnDaemons
 from served import Served
 from served_pools import pool
@@ -103,7 +103,7 @@ def test_mistakes_and_full_servers(
             )  # fmt: skip
     finally:
         full.stop()
-    assert done.stdout.replace("\n", "") == "well" * 2, done.stdout + done.stderr
+    all_say("well", 2, done)
 
 
 def test_parts_that_do_not_fit_are_refused(library: Path, pool: Served, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from command_line import outcore
 from compiled_c import run
 from mounted import Mounted, mount
-from mpi_jobs import OPEN_MPI, mpi_program, skip_without
+from mpi_jobs import OPEN_MPI, all_say, mpi_program, skip_without
 from served import Served
 from served_pools import pool
 from test_mpi_io import preloaded
@@ -34,7 +34,7 @@ def skip_without_package(file: Path, package: str) -> None:
 def run_job(*command: str | Path, **more: str) -> None:
     """Run a program, each process of which says that all is well."""
     done = mpi_program(SIZE, *map(str, command), mpi=OPEN_MPI, **more)
-    assert done.stdout.replace("\n", "") == "well" * SIZE, done.stdout + done.stderr
+    all_say("well", SIZE, done)
 
 
 def copied(pool: Served, name: str, folder: Path) -> Path:

@@ -12,7 +12,7 @@ from command_line import outcore
 from compiled_c import ROOT, SANITIZED, Compile, run
 from hdf5_files import driven, key
 from mounted import mounted
-from mpi_jobs import MPICH, mpiexec
+from mpi_jobs import MPICH, all_say, mpiexec
 from postgres_server import PostgresServer, postgres
 from served import Served
 from served_pools import pool
@@ -49,7 +49,7 @@ def test_hdf5_finds_the_second_manager(pool: Served, two: Served) -> None:
 
 def test_mpi_io_finds_the_second_manager(two: Served) -> None:
     done = mpiexec(2, JOBS / "failures.py", f"{two.url}/f", CREATE, **preloaded(two))
-    assert done.stdout == "opened\n" * 2, done.stdout + done.stderr
+    all_say("opened", 2, done)
 
 
 def test_names_below_a_mount_have_both_addresses(two: Served, tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_mpi_io_continues_after_a_takeover(postgres: PostgresServer, tmp_path: P
             (events / "go").touch()
             managers[1].wait_until_active()
             done = job.result()
-        assert done.stdout == "well\n" * 2, done.stdout + done.stderr
+        all_say("well", 2, done)
         with oc.connect(url, key=key) as client:
             assert sorted(client.ls()) == ["ordered", "shared"]
             # The ranks write in their order, each time.

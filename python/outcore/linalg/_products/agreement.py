@@ -7,8 +7,10 @@ from typing import Any, TypeVar
 import numpy.typing as npt
 
 from outcore.array.array import Array
-from outcore.errors import InvalidError
 from outcore.linalg._output.steps_done import StepsDone, version_of_operand
+from outcore.linalg._products.dealt_pieces import Pieces
+from outcore.linalg._products.piece_counts import result_messages
+from outcore.linalg._tiles.matrix import Matrix
 from outcore.processes.sharing import Sharing, seconds_for
 from outcore.processes.team import Team
 
@@ -20,37 +22,36 @@ def agree_on_product(
     operands: Mapping[str, Array | npt.NDArray[Any]],
     arguments: Mapping[str, Any],
     sharing: Sharing,
-    shape: Sequence[int],
-    *,
-    can_be_stored: bool,
 ) -> None:
-    """Check that all processes make the same call, with a result of a shape on disk.
+    """Check that all processes make the same call.
 
     Raises
     ------
     InvalidError
         On all of them, if one process has another argument, version or operand, or no MPI for
-        several threads, or the result is not on disk.
+        several threads.
     """
     if sharing.size == 1:
         return
     sharing.check_mpi(f"{title} by several processes")
     sharing.agree({f"{name}=": value for name, value in arguments.items()})
     sharing.agree({name: version_of_operand(given) for name, given in operands.items()})
-    if not can_be_stored:
-        raise InvalidError(
-            f"{title} by several processes needs a result on disk, and one of shape {shape} cannot "
-            "be there; leave comm= out"
-        )
-    if arguments["out"] is None:
-        raise InvalidError(
-            f"{title} by several processes needs a result on disk, have out=None; pass out="
-        )
 
 
-def leave_out(sharing: Sharing) -> str:
-    """Return the arguments to leave out for a result that cannot be on disk."""
-    return "leave out= out" if sharing.size == 1 else "leave out= and comm= out"
+def share_result(X: Matrix, extents: Sequence[tuple[slice, slice]], team: Team) -> None:
+    """Fill a column-major result, of which each process has the rows and columns in `extents`."""
+    for rank, extent in enumerate(extents) if team.size > 1 else ():
+        for rows, columns in result_messages(extent, len(X), X.itemsize):
+            part = X[rows, columns].T
+            memory = part if part.flags.c_contiguous else part.copy(order="C")
+            team.broadcast(memory, 0.0, rank)
+            if memory is not part and rank != team.rank:
+                part[...] = memory
+
+
+def all_sent(pieces: Pieces, team: Team) -> tuple[int, int]:
+    """Bytes and messages that this process has sent, of an operand and of a result in memory."""
+    return pieces.sent[0] + team.sent[0], pieces.sent[1] + team.sent[1]
 
 
 @contextmanager

@@ -37,9 +37,10 @@ from outcore.linalg._output.result_chunks import result_metadata
 from outcore.linalg._output.steps_done import Made, StepsDone
 from outcore.linalg._products.agreement import (
     agree_on_product,
-    leave_out,
+    all_sent,
     left_of_all,
     meeting_at_the_end,
+    share_result,
 )
 from outcore.linalg._products.dealt_pieces import Pieces
 from outcore.linalg._products.matmul_geometry import MatmulGeometry, Product, flops
@@ -131,9 +132,8 @@ def matmul(
         the first process shows a bar.
     comm
         Communicator of mpi4py. All its processes call with equal arguments, except `memory`,
-        `threads` and `progress`, and with `out`: a scalar needs one process. All use the smallest
-        of their budgets. A stopped call resumes with the same number of processes; another number
-        restarts it.
+        `threads` and `progress`. All get the result. All use the smallest of their budgets. A
+        stopped call resumes with the same number of processes; another number restarts it.
     timeout
         Seconds to wait for other processes, beyond the time for their work.
 
@@ -169,17 +169,14 @@ def matmul(
             _operand("B", arrays["B"], op_b, made_in),
         )
         product = _product(left, right, arrays, made_in, is_stored=out is not None)
-        can_be_stored = _can_be_stored(product)
-        if product.is_stored and not can_be_stored:
+        if product.is_stored and not _can_be_stored(product):
             raise InvalidError(
                 f"a result of shape {product.shape} from {product.k} terms cannot be on disk; "
-                f"{leave_out(sharing)}"
+                "leave out= out"
             )
         arguments = {"op": [op_a, op_b], "alpha": repr(complex(alpha)), "dtype": made_in.name}
         how = {"out": None if out is None else str(out), "if_exists": if_exists, "resume": resume}
-        agree_on_product(
-            "matmul", arrays, arguments | how, sharing, product.shape, can_be_stored=can_be_stored
-        )
+        agree_on_product("matmul", arrays, arguments | how, sharing)
         if 0 in (product.m, product.n, product.k):
             return _empty(product)
         steps = StepsDone(
@@ -202,12 +199,10 @@ def matmul(
                 left.open(call, g.bounce_bytes("A"), 0)
                 right.open(call, g.bounce_bytes("B"), 1)
                 if where is None:
-                    C = room(product.m, product.n, made_in)
-                    _Multiplication(g, left, right, WholeResult(C), call, alpha, steps).run()
-                    report = _report(g, call, (left, right), 0, steps)
-                    result: Any = C.reshape(product.shape, order="F")[()]
+                    found: tuple[Any, Report] = _to_memory(g, (left, right), call, alpha, steps)
                 else:
-                    result, report = _to_disk(g, (left, right), where, call, alpha, steps)
+                    found = _to_disk(g, (left, right), where, call, alpha, steps)
+                result, report = found
                 keep(report, result)
                 return result
         except KeyboardInterrupt as error:
@@ -273,6 +268,25 @@ def _empty(product: Product) -> Any:
     return np.zeros(product.shape, product.dtype)[()]
 
 
+def _to_memory(
+    g: MatmulGeometry,
+    operands: tuple[Operand, Operand],
+    call: LongCall,
+    alpha: complex,
+    steps: StepsDone,
+) -> tuple[Any, Report]:
+    """Return the result, which all processes get, and the report of all of them."""
+    product = g.product
+    C = room(product.m, product.n, product.dtype)
+    with Team(steps.sharing) as team:
+        work = _Multiplication(g, *operands, WholeResult(C), call, alpha, steps, team)
+        with meeting_at_the_end(team, g.bytes_read(), g.own_flops):
+            work.run()
+        share_result(C, [g.extent(rank) for rank in range(g.size)], team)
+        report = _whole_report(g, call, operands, 0, steps, work, team)
+    return C.reshape(product.shape, order="F")[()], report
+
+
 def _to_disk(
     g: MatmulGeometry,
     operands: tuple[Operand, Operand],
@@ -296,28 +310,31 @@ def _to_disk(
         work = _Multiplication(g, *operands, result, call, alpha, steps, team)
         with meeting_at_the_end(team, g.bytes_read() + g.bytes_written(), g.own_flops):
             work.run()
-        own = _report(g, call, operands, file.counters()[1], steps)
-        if team.size > 1:
-            own.processes = [process_figures(own, work.pieces.sent, g.sent())]
-        report = whole_report(own, team)
+        report = _whole_report(g, call, operands, file.counters()[1], steps, work, team)
     return array, report
 
 
-def _report(
+def _whole_report(
     g: MatmulGeometry,
     call: LongCall,
     operands: tuple[Operand, Operand],
     bytes_written: int,
     steps: StepsDone,
+    work: _Multiplication,
+    team: Team,
 ) -> Report:
+    """Return the report of all processes."""
     product = g.product
-    return call.report(
+    own = call.report(
         Report, "matmul", product.n, product.dtype, m=product.m, method=g.method,
         flops=g.own_flops, moved=(sum(each.bytes_read() for each in operands), bytes_written),
         planned=(g.bytes_read(), g.bytes_written()),
         words_lower_bound=g.words_lower_bound(), arrays=["A", "B", "the product"],
         notes=steps.notes(len(list(g.blocks()))),
     )  # fmt: skip
+    if team.size > 1:
+        own.processes = [process_figures(own, all_sent(work.pieces, team), g.sent())]
+    return whole_report(own, team)
 
 
 def _steps(g: MatmulGeometry) -> int:

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from outcore.layout.zarr_format import SLOT_ALIGN_BYTES
-from outcore.linalg._products.piece_counts import dealt_bytes, pieces_in_memory
+from outcore.linalg._products.piece_counts import dealt_bytes, pieces_in_memory, shared_bytes
 from outcore.linalg._tiles.cost import Phase, flop_weight
 from outcore.linalg._tiles.grains import Grains, bounce_bytes, cut
 from outcore.linalg._tiles.pitch import matrix_bytes
@@ -117,6 +117,11 @@ class MatmulGeometry:
     def own(self) -> slice:
         """Rows or columns of C that this process computes, along the held operand."""
         return slice(self._edge(self.rank), self._edge(self.rank + 1))
+
+    def extent(self, rank: int) -> Extent:
+        """Rows and columns of C that a process computes."""
+        own, product = slice(self._edge(rank), self._edge(rank + 1)), self.product
+        return (own, slice(0, product.n)) if self.holds == "A" else (slice(0, product.m), own)
 
     @property
     def held_length(self) -> int:
@@ -289,7 +294,12 @@ class MatmulGeometry:
     def sent(self) -> tuple[int, int]:
         """Bytes and messages that this process sends."""
         is_sent = self.size > 1 and self.product.grains(self.streams).is_on_disk
-        return self.streamed() if is_sent else (0, 0)
+        nbytes, messages = self.streamed() if is_sent else (0, 0)
+        if self.size > 1 and not self.product.is_stored:
+            extent, itemsize = self.extent(self.rank), self.product.dtype.itemsize
+            of_result = shared_bytes(extent, self.product.m, itemsize)
+            nbytes, messages = nbytes + of_result[0], messages + of_result[1]
+        return nbytes, messages
 
     def _count(self, name: Name) -> int:
         length = self.held_length if name == self.holds else self.product.length(name)

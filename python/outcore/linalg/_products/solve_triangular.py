@@ -24,9 +24,10 @@ from outcore.linalg._output.result_chunks import result_metadata
 from outcore.linalg._output.steps_done import Made, StepsDone
 from outcore.linalg._products.agreement import (
     agree_on_product,
-    leave_out,
+    all_sent,
     left_of_all,
     meeting_at_the_end,
+    share_result,
 )
 from outcore.linalg._products.dealt_pieces import Pieces
 from outcore.linalg._products.triangular_plan import (
@@ -54,7 +55,7 @@ from outcore.linalg._tiles.result_dtype import result_dtype
 from outcore.linalg._tiles.transposes import read_trans
 from outcore.processes.reports import process_figures, whole_report
 from outcore.processes.sharing import Sharing, seconds_for
-from outcore.processes.team import Team, alone
+from outcore.processes.team import Team
 from outcore.report.longcall import LongCall, check_threads, long_call
 from outcore.report.report import Report, keep
 from outcore.storage.volumes import PathLike, Place
@@ -86,7 +87,7 @@ def solve_triangular(
     """Solve op(T) X = B with a triangular matrix T, each in memory or on disk.
 
     With `comm`, the processes of a parallel program divide the columns of X. Each reads a part of
-    T, which it sends to all others.
+    T, which it sends to all others. All get X.
 
     Parameters
     ----------
@@ -155,15 +156,11 @@ def solve_triangular(
             "dtype": computed_in.name,
         }
         how = {"out": None if out is None else str(out), "if_exists": if_exists, "resume": resume}
-        can_be_stored = 0 not in system.shape
-        if is_stored and not can_be_stored:
+        if is_stored and 0 in system.shape:
             raise InvalidError(
-                f"a solution of shape {system.shape} cannot be on disk; {leave_out(sharing)}"
+                f"a solution of shape {system.shape} cannot be on disk; leave out= out"
             )
-        agree_on_product(
-            "solve_triangular", arrays, arguments | how, sharing, system.shape,
-            can_be_stored=can_be_stored,
-        )  # fmt: skip
+        agree_on_product("solve_triangular", arrays, arguments | how, sharing)
         if system.rhs == 0:
             keep(Report("solve_triangular", system.n, computed_in.name, 0.0, 0.0, 0, 0, 0, 0))
             return np.zeros(system.shape, computed_in)
@@ -192,12 +189,10 @@ def solve_triangular(
                     is_lower=bool(lower), is_unit=bool(unit_diagonal),
                 )  # fmt: skip
                 if where is None:
-                    X = room(system.n, system.rhs, computed_in)
-                    run.run(WholeResult(X), steps, alone())
-                    result: Any = X.reshape(system.shape, order="F")
-                    report = _report(g, run, call, 0, steps)
+                    found: tuple[Any, Report] = _to_memory(g, run, call, steps)
                 else:
-                    result, report = _to_disk(g, run, where, call, steps)
+                    found = _to_disk(g, run, where, call, steps)
+                result, report = found
                 keep(report, result)
                 return result
         except KeyboardInterrupt as error:
@@ -225,6 +220,20 @@ def _system(
     )  # fmt: skip
 
 
+def _to_memory(
+    g: TriangularGeometry, run: Substitution, call: LongCall, steps: StepsDone
+) -> tuple[npt.NDArray[Any], Report]:
+    """Return the solution, which all processes get, and the report of all of them."""
+    system = g.system
+    X = room(system.n, system.rhs, system.dtype)
+    with Team(steps.sharing) as team:
+        with meeting_at_the_end(team, g.bytes_read(), g.own_flops):
+            run.run(WholeResult(X), steps, team)
+        share_result(X, [(slice(0, system.n), g.own_of(rank)) for rank in range(g.size)], team)
+        report = _whole_report(g, run, call, 0, steps, team)
+    return X.reshape(system.shape, order="F"), report
+
+
 def _to_disk(
     g: TriangularGeometry, run: Substitution, where: Place, call: LongCall, steps: StepsDone
 ) -> tuple[Array, Report]:
@@ -243,23 +252,29 @@ def _to_disk(
         )  # fmt: skip
         with meeting_at_the_end(team, g.bytes_read() + g.bytes_written(), g.own_flops):
             run.run(result, steps, team)
-        own = _report(g, run, call, file.counters()[1], steps)
-        if team.size > 1:
-            own.processes = [process_figures(own, run.pieces.sent, g.sent())]
-        report = whole_report(own, team)
+        report = _whole_report(g, run, call, file.counters()[1], steps, team)
     return array, report
 
 
-def _report(
-    g: TriangularGeometry, run: Substitution, call: LongCall, bytes_written: int, steps: StepsDone
+def _whole_report(
+    g: TriangularGeometry,
+    run: Substitution,
+    call: LongCall,
+    bytes_written: int,
+    steps: StepsDone,
+    team: Team,
 ) -> Report:
+    """Return the report of all processes."""
     system = g.system
-    return call.report(
+    own = call.report(
         Report, "solve_triangular", system.n, system.dtype, method=g.method,
         flops=g.own_flops, moved=(run.bytes_read(), bytes_written),
         planned=(g.bytes_read(), g.bytes_written()), words_lower_bound=g.words_lower_bound(),
         notes=run.notes + steps.notes(len(g.groups())), arrays=["T", "B", "X"],
     )  # fmt: skip
+    if team.size > 1:
+        own.processes = [process_figures(own, all_sent(run.pieces, team), g.sent())]
+    return whole_report(own, team)
 
 
 _LOOK = 256

@@ -15,7 +15,12 @@ from outcore.linalg._geometry.layouts import layout_of
 from outcore.linalg._output.result_chunks import result_chunks, result_metadata
 from outcore.linalg._products.matmul_geometry import Extent
 from outcore.linalg._products.matmul_plan import FLAT, THIN, piece_shapes, planned_grains
-from outcore.linalg._products.piece_counts import RING_PIECES, dealt_bytes, pieces_in_memory
+from outcore.linalg._products.piece_counts import (
+    RING_PIECES,
+    dealt_bytes,
+    pieces_in_memory,
+    shared_bytes,
+)
 from outcore.linalg._tiles.cost import Cost, Phase, Problem, flop_weight
 from outcore.linalg._tiles.grains import Grains, bounce_bytes, cut
 from outcore.linalg._tiles.pitch import matrix_bytes, pitch
@@ -102,7 +107,11 @@ class TriangularGeometry:
     @property
     def own(self) -> slice:
         """Columns of X that this process solves for."""
-        return slice(self._edge(self.rank), self._edge(self.rank + 1))
+        return self.own_of(self.rank)
+
+    def own_of(self, rank: int) -> slice:
+        """Columns of X that a process solves for."""
+        return slice(self._edge(rank), self._edge(rank + 1))
 
     @property
     def most(self) -> int:
@@ -239,7 +248,14 @@ class TriangularGeometry:
 
     def sent(self) -> tuple[int, int]:
         """Bytes and messages that this process sends."""
-        return self.triangle_read() if self.size > 1 else (0, 0)
+        if self.size == 1:
+            return 0, 0
+        nbytes, messages = self.triangle_read()
+        if not self.system.is_stored:
+            extent, itemsize = (slice(0, self.system.n), self.own), self.system.dtype.itemsize
+            of_result = shared_bytes(extent, self.system.n, itemsize)
+            nbytes, messages = nbytes + of_result[0], messages + of_result[1]
+        return nbytes, messages
 
     def bytes_read(self) -> int:
         """Bytes of T and B that this process reads. Exact if chunks are whole pages."""
