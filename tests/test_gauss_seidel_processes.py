@@ -337,6 +337,10 @@ def test_the_plan_is_what_the_run_does(tmp_path: Path, options: dict[str, Any]) 
         ]
         assert plan.bytes_read == max(report.bytes_read for report in reports)
         assert plan.method in {report.method for report in reports}
+        assert plan.processes == size
+        # The largest part of x in six sweeps: more than its share, in whole strips.
+        whole = 6 * n * 2 * 8
+        assert plan.bytes_sent == 0 if size == 1 else whole / size <= plan.bytes_sent <= whole
         most = max(report.peak_memory_bytes for report in reports)
         assert most <= plan.peak_memory_bytes <= memory
         assert plan.flops == pytest.approx(
@@ -350,6 +354,12 @@ def test_plans_of_many_processes() -> None:
     )
     assert many.bytes_read < one.bytes_read / 16
     assert "100% of its" in many.method
+    assert (many.processes, many.network_seconds) == (16, 0)
+    slow = oc.plan(
+        "gauss_seidel", n=100_000, memory="8 GB", processes=16, rates=RATES, link="1 kB/s"
+    )
+    assert slow.bound == "network"
+    assert slow.network_seconds == pytest.approx(20 * 8 * 100_000 / 1000, rel=1e-3)
     assert many.peak_memory_bytes < 8e9
     with pytest.raises(InvalidError, match="processes must be an integer of at least 1"):
         oc.plan("gauss_seidel", n=1000, processes=0, rates=RATES)

@@ -295,10 +295,10 @@ def plan(
         that the same budget yields. `gram`, `lstsq`, `qr` and `svd` take ``out=True`` for a result
         on disk. `lstsq` also takes ``weights=True``, ``damp=`` and ``keep_r=True``. Iterative
         methods take ``out=`` for a solution on disk, and ``b=`` for right-hand sides on disk or of
-        another type. ``"gauss_seidel"`` takes ``processes=``: then bytes and time are those of the
-        process that reads most, and memory is per process. ``"lu"``, ``"cholesky"``, ``"solve"``,
+        another type. ``"gauss_seidel"``, ``"lu"``, ``"cholesky"``, ``"solve"``,
         ``"lu_solve"``, ``"cho_solve"``, ``"cond_est"``, ``"matmul"``, ``"solve_triangular"``,
-        ``"gram"``, ``"lstsq"``, ``"qr"`` and ``"svd"`` take it too, and
+        ``"gram"``, ``"lstsq"``, ``"qr"`` and ``"svd"`` take ``processes=``: then bytes and time are
+        those of the process that moves most, and memory is per process. They also take
         ``link=``, the rate of each process's network link, such as ``"1 GB/s"`` or
         ``"10 Gbit/s"``; without `link`
         the network takes no time. Each process has a machine and a disk of its own.

@@ -13,7 +13,15 @@ from outcore.errors import InvalidError
 from outcore.layout.elements import array_of
 from outcore.linalg._geometry.layouts import layout_of
 from outcore.linalg._rhs.right_hand_side import RightHandSide
-from outcore.linalg._tiles.cost import SCAN_S_PER_BYTE, SWEEPS, Cost, Phase, Problem, flop_weight
+from outcore.linalg._tiles.cost import (
+    SCAN_S_PER_BYTE,
+    SWEEPS,
+    Cost,
+    Phase,
+    Problem,
+    flop_weight,
+    of_several,
+)
 from outcore.linalg.iterative.arguments import Setting, check_omega
 from outcore.linalg.iterative.cg import demands as demands_of_cg
 from outcore.linalg.iterative.gauss_seidel import check_direction
@@ -37,7 +45,8 @@ def gauss_seidel_cost(problem: Problem) -> Cost:
     """Plan `gauss_seidel` with ``sweeps`` sweeps, starting from 0.
 
     With ``processes``, bytes and time are those of the process that reads most, and memory is per
-    process. Disk space is the sum over all of them.
+    process. Disk space is the sum over all of them. Each process sends its rows of x in every
+    sweep, over the network of ``link``.
     """
     sweeps = _count(problem, "sweeps")
     processes = count_of("processes", problem.option("processes", 1))
@@ -57,8 +66,11 @@ def gauss_seidel_cost(problem: Problem) -> Cost:
     block = min(each.divide(size).geometry.strips.block for each in dividers)
     omega = _omega(problem)
     costs = [_cost(each, each.divide(size, block), times, sweeps, omega) for each in dividers]
+    link = problem.option("link", None)
+    most = max(costs, key=lambda cost: cost.bytes_read)
     return dataclasses.replace(
-        max(costs, key=lambda cost: cost.bytes_read),
+        of_several(costs, link),
+        words_lower_bound=most.words_lower_bound,
         peak_memory_bytes=max(cost.peak_memory_bytes for cost in costs),
         disk_bytes=sum(cost.disk_bytes for cost in costs),
     )
@@ -169,6 +181,14 @@ def _right_hand_sides(problem: Problem, dtype: np.dtype[Any]) -> RightHandSide:
     return RightHandSide(b, "N", n, dtype, None)
 
 
+def _bytes_of_x(divider: Divider, division: Division) -> int:
+    """Bytes of all solutions in the rows of this process, which it sends if there are others."""
+    strips, rhs = division.geometry.strips, divider.rhs
+    extents = [strips.extent(number) for number in range(strips.count)]
+    rows = sum(here.stop - here.start for here in extents)
+    return rows * rhs.columns * rhs.solution_dtype.itemsize if divider.processes > 1 else 0
+
+
 def _cost(
     divider: Divider,
     division: Division,
@@ -213,6 +233,7 @@ def _cost(
             flops=flop_weight(layout.dtype) * flops,
             # Memory bandwidth limits products with few columns.
             other_seconds=groups * elements * layout.stored.itemsize * SCAN_S_PER_BYTE,
+            bytes_sent=times.get("sweep", 0) * _bytes_of_x(divider, division),
         )
     )
     return Cost(
