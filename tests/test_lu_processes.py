@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mpi_jobs import RAISED, mpi_program, mpiexec, run_job
+from mpi_jobs import MPICH, OPEN_MPI, RAISED, mpi_program, mpiexec, run_job, skip_without
 
 import outcore as oc
 from outcore.errors import BudgetError, InvalidError
@@ -197,6 +197,18 @@ def test_mpiexec_starts_the_command(tmp_path: Path) -> None:
     done = mpi_program(2, "sh", "-c", move, str(tmp_path), COMMAND, *map(str, there))
     assert done.returncode == 0, done.stderr
     assert {path.name for path in (tmp_path / "notes").iterdir()} == {"report", "trace"}
+
+
+def test_a_launcher_of_another_mpi_is_refused(tmp_path: Path) -> None:
+    skip_without(OPEN_MPI)
+    words = ["solve", str(tmp_path / "A"), str(tmp_path / "b.npy"), "-o", str(tmp_path / "x.npy")]
+    oc.from_array(np.eye(20), tmp_path / "A", progress=False)
+    np.save(tmp_path / "b.npy", np.ones(20))
+    done = mpi_program(2, COMMAND, *words, mpi=OPEN_MPI, MPI4PY_LIBMPI=str(MPICH.library))
+    assert done.returncode == 1, done.stdout
+    expected = "error: mpirun of Open MPI started 2 processes, but mpi4py uses MPICH: "
+    assert expected in done.stderr, done.stderr
+    assert not (tmp_path / "x.npy").exists()
 
 
 CHOLESKY = """

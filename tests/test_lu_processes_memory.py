@@ -1,4 +1,4 @@
-"""LU and Cholesky by two processes, each under a hard limit of its budget and 200 MiB."""
+"""Calls on two processes, each under a hard limit of its budget and 200 MiB."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,9 +22,13 @@ with open(os.path.join(sys.argv[2 + rank], "cgroup.procs"), "w") as procs:
 import numpy as np
 import outcore as oc
 from mpi4py import MPI
-from outcore.linalg import cho_factor, cho_solve, lu_factor, lu_solve
+from outcore.linalg import cho_factor, cho_solve, lstsq, lu_factor, lu_solve, matmul
 
 comm, home, n = MPI.COMM_WORLD, sys.argv[1], int(sys.argv[4])
+same = {"memory": int(sys.argv[5]), "threads": 1, "progress": False}
+"""
+
+FACTOR = """
 is_positive = sys.argv[6] == "cholesky"
 rows_of = np.arange(n) if is_positive else np.random.default_rng(0).permutation(n)
 
@@ -35,7 +39,6 @@ def fill(rows, cols):
     return 0.5 ** abs(i - j)
 
 
-same = {"memory": int(sys.argv[5]), "threads": 1, "progress": False}
 if comm.rank == 0:
     oc.create_array(f"{home}/A", (n, n), order="F", fill=fill, **same)
 comm.barrier()
@@ -52,12 +55,49 @@ assert f.report.peak_memory_bytes <= f.report.memory_bytes
 print("well")
 """
 
+MULTIPLY = """
+order = np.random.default_rng(0).permutation(n)
+if comm.rank == 0:
+    oc.create_array(
+        f"{home}/A", (n, n), fill=lambda i, j: np.add.outer(n * np.r_[i], np.r_[j]), **same
+    )
+    oc.create_array(
+        f"{home}/P", (n, n), fill=lambda i, j: np.equal.outer(order[i], np.r_[j]), **same
+    )
+comm.barrier()
+C = matmul(f"{home}/A", f"{home}/P", out=f"{home}/C", comm=comm, **same)
+for i in range(0, n, 97):
+    assert (C[i][order] == n * i + np.arange(n)).all(), i
+assert C.report.peak_memory_bytes <= C.report.memory_bytes
+print("well")
+"""
+
+SQUARES = """
+rows, columns = 80 * n // 8, n // 10
+if comm.rank == 0:
+    draw = np.random.default_rng(0).standard_normal
+    oc.create_array(
+        f"{home}/A", (rows, columns),
+        fill=lambda i, j: draw((i.stop - i.start, j.stop - j.start)), **same,
+    )
+comm.barrier()
+b = oc.open_array(f"{home}/A") @ np.ones(columns)
+x = np.ravel(lstsq(f"{home}/A", b, comm=comm, **same)[0])
+assert abs(x - 1).max() < 1e-11, abs(x - 1).max()
+report = oc.last_report()
+assert report.peak_memory_bytes <= report.memory_bytes
+print("well")
+"""
+
 
 @pytest.mark.exhaustive(keep=0)
-@pytest.mark.parametrize("method", ["lu", "cholesky"])
-def test_no_process_is_killed(method: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("method", "job"),
+    [("lu", FACTOR), ("cholesky", FACTOR), ("matmul", MULTIPLY), ("lstsq", SQUARES)],
+)
+def test_no_process_is_killed(method: str, job: str, tmp_path: Path) -> None:
     script = tmp_path / "job.py"
-    script.write_text(JOB)
+    script.write_text(JOB + job)
     with ExitStack() as stack:
         groups = []
         for _ in range(2):

@@ -1,6 +1,7 @@
 """Launchers of parallel jobs, such as mpiexec, and the processes that they start."""
 
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,12 @@ _LAUNCHERS = {
     "WORLD_SIZE": "torchrun",
 }
 """Environment variables in which launchers give the number of processes."""
+
+
+_ANOTHER = (
+    "the launcher is not that of the MPI library that mpi4py uses; start the job with the mpiexec "
+    "of that library (of the package mpich, say, beside python)"
+)
 
 
 def check_launcher(size: int, environment: Mapping[str, str], mpi: Any) -> None:
@@ -42,8 +49,7 @@ def check_launcher(size: int, environment: Mapping[str, str], mpi: Any) -> None:
         if said.isdigit() and int(said) > 1:
             raise InvalidError(
                 f"{launcher} started {said} processes ({variable}), but each of them finds itself "
-                "alone: the launcher is not that of the MPI library that mpi4py uses; start the "
-                "job with the mpiexec of that library (of the package mpich, say, beside python)"
+                f"alone: {_ANOTHER}"
             )
 
 
@@ -62,6 +68,19 @@ def world() -> Any:
     counts = [os.environ.get(variable, "") for variable in variables]
     if not any(count.isdigit() and int(count) > 1 for count in counts):
         return None
-    mpi = load("mpi4py.MPI", "a command on several processes")
+    why = "a command on several processes"
+    if "mpi4py.MPI" not in sys.modules:
+        settings = load("mpi4py", why).rc
+        settings.initialize, settings.finalize = False, True
+    mpi = load("mpi4py.MPI", why)
+    if not mpi.Is_initialized():
+        # MPICH ends a process at once that Open MPI has started.
+        started, (vendor, _) = os.environ.get("OMPI_COMM_WORLD_SIZE"), mpi.get_vendor()
+        if started is not None and vendor == "MPICH":
+            raise InvalidError(
+                f"{_LAUNCHERS['OMPI_COMM_WORLD_SIZE']} started {started} processes, but mpi4py "
+                f"uses {vendor}: {_ANOTHER}"
+            )
+        mpi.Init_thread()
     check_launcher(mpi.COMM_WORLD.Get_size(), os.environ, mpi)
     return mpi.COMM_WORLD
