@@ -1,7 +1,7 @@
 # A machine with Python 3.11, Rust and a C compiler needs nothing else: make installs the rest into .venv and target.
 #
 #   make test    cargo test, pytest, and a short slice through the command line
-#   make test-all  make test with all cases: kills at every line, tiny benchmarks, whole grids
+#   make test-all  make test with all cases: kills at every line, tiny benchmarks, whole grids; and make wheel
 #   make demo    the demonstration (ARGS="--level 5" for the real thing)
 #   make lint    formatters, linters, types, stubs
 #   make bench   benchmarks (ARGS=NAME for one)
@@ -70,12 +70,14 @@ endif
 # would ignore Ctrl-C, as all processes do that a shell starts in the background.
 test: ARGS := $(or $(ARGS),$(PROCESSES))
 test-all: ARGS := $(PROCESSES) --exhaustive
+test-all: AT_LAST = $(MAKE) --no-print-directory wheel ARGS=
+test: AT_LAST := true
 test-all: export OUTCORE_EXHAUSTIVE := 1
 test test-all:
 	tools/setup --tests
 	log=$$(mktemp); trap 'rm -f "$$log"' EXIT; failed=0; \
 	env --default-signal=INT $(MAKE) --no-print-directory test-rust >"$$log" 2>&1 & \
-	$(MAKE) --no-print-directory test-python slice ARGS="$(ARGS)" || failed=1; \
+	$(MAKE) --no-print-directory test-python slice ARGS="$(ARGS)" && $(AT_LAST) || failed=1; \
 	wait $$! || failed=1; cat "$$log"; exit $$failed
 
 # Not the release profile: maturin builds that with other settings, and each would undo the other's.
