@@ -325,6 +325,26 @@ with oc.chrome_trace(home + "/trace.json", comm, timeout=60):
 """
 
 
+@pytest.mark.parametrize("ahead", [3600, -3600])
+def test_a_server_that_moves_to_another_host_has_another_clock(ahead: int) -> None:
+    second, moved = 10**9, ahead * 10**9
+    begun, unix = 10_000 * second, 10**18
+    first = np.array([[0, begun, begun + second, 0, 1]], np.uint64)
+    later = first.copy()
+    later[:, 1:3] += np.array([moved + 5 * second], np.int64).astype(np.uint64)
+    joined = traces.joined(
+        traces.Server("I/O server 0", None, traces.Clocks(begun, unix), 0, ["write"], first),
+        traces.Server(
+            "I/O server 0", None, traces.Clocks(begun + moved + 9 * second, unix + 9 * second),
+            begun + moved + 2 * second, ["write"], later,
+        ),
+    )  # fmt: skip
+    start, end = (traces.Clocks(at * second, unix + at * second) for at in (0, 10))
+    document = traces.trace_document([traces.Process(0, "node0", 7, start, end, [])], [joined])
+    assert spans_of(document, 1) == [("write", 0.0, 1e6), ("write", 5e6, 6e6)]
+    assert document["otherData"]["notes"] == ["I/O server 0 may lack spans of the first 2.000 s"]
+
+
 def test_a_server_that_fails_after_its_pool_closed_keeps_its_first_spans() -> None:
     none = np.empty((0, 5), np.uint64)
     first, second = (np.array([[0, at, at + 9, 0, 1]], np.uint64) for at in (100, 300))

@@ -110,6 +110,10 @@ def chrome_trace(path: PathLike, comm: Any = None, *, timeout: float = TIMEOUT_S
         raise failed
 
 
+_OTHER_CLOCK_NS = 60 * 10**9
+"""Difference between two clocks of different hosts. A host that sets its time changes it less."""
+
+
 @dataclass(frozen=True)
 class Clocks:
     """One moment by the clock of all traces of a machine, and in nanoseconds since 1970."""
@@ -120,6 +124,11 @@ class Clocks:
     def unix(self, trace_ns: int) -> int:
         """Return a time of the traces in nanoseconds since 1970."""
         return trace_ns - self.trace_ns + self.unix_ns
+
+    @property
+    def ahead_ns(self) -> int:
+        """How far the clock of the traces is ahead of the other one; much, and negative."""
+        return self.trace_ns - self.unix_ns
 
 
 @dataclass(frozen=True)
@@ -168,6 +177,12 @@ def joined(earlier: Server, later: Server) -> Server:
         return replace(earlier, error=later.error)
     if later.names != earlier.names:
         return later  # The server did not answer before, or it was upgraded.
+    # The clock of another host has begun at another time. No time may become negative.
+    ahead_ns = later.clocks.ahead_ns - earlier.clocks.ahead_ns
+    if ahead_ns > _OTHER_CLOCK_NS:
+        earlier = _moved(earlier, ahead_ns)
+    elif ahead_ns < -_OTHER_CLOCK_NS:
+        later = _moved(later, -ahead_ns)
     # If the second record starts after the first reading, the server may have worked in between.
     has_gap = later.complete_after_ns > earlier.clocks.trace_ns
     return replace(
@@ -175,6 +190,16 @@ def joined(earlier: Server, later: Server) -> Server:
         complete_after_ns=later.complete_after_ns if has_gap else earlier.complete_after_ns,
         rows=np.unique(np.concatenate([earlier.rows, later.rows]), axis=0),
     )
+
+
+def _moved(server: Server, by_ns: int) -> Server:
+    """Return the same work by a clock of traces that is ahead of the server's."""
+    rows, clocks = server.rows.copy(), server.clocks
+    rows[:, 1:3] += np.uint64(by_ns)
+    return replace(
+        server, rows=rows, complete_after_ns=server.complete_after_ns + by_ns,
+        clocks=Clocks(clocks.trace_ns + by_ns, clocks.unix_ns),
+    )  # fmt: skip
 
 
 def trace_document(processes: list[Process], servers: list[Server]) -> dict[str, Any]:
