@@ -1,7 +1,7 @@
 //! Small frames sent by calling threads, and the parts that the system does not take immediately.
 
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use outcore_core::wire::{Header, Kind, Role, encode};
 use outcore_core::*;
@@ -28,8 +28,8 @@ fn who_makes_calls_waits_for_no_server_and_all_of_them_arrive_whole() {
         pool.files.shut_gate(true);
         let calls: Vec<_> =
             (0..300).map(|i| start(&link, write_of(i, 0, BYTES as u64), region(&data(i)))).collect();
-        until("the server is at work", || pool.files.under_way.load(Ordering::SeqCst) > 0);
-        std::thread::sleep(Duration::from_millis(100));
+        let watcher = pool.server.watcher();
+        until("a request waits for memory", || watcher.waiting() > 0);
         pool.files.shut_gate(false);
         assert!(calls.iter().all(|each| wait(each).reply == IoReply::Done));
         assert_eq!(pool.files.writes.load(Ordering::SeqCst), 301);
@@ -48,10 +48,11 @@ fn calls_of_a_server_that_ends_while_it_takes_nothing_are_made_again() {
     pool.files.shut_gate(true);
     let calls: Vec<_> =
         (0..300).map(|i| start(&link, write_of(i, 0, BYTES as u64), region(&data(i)))).collect();
-    until("the server is at work", || pool.files.under_way.load(Ordering::SeqCst) > 0);
+    let watcher = pool.server.watcher();
+    until("a request waits for memory", || watcher.waiting() > 0);
     let Pool { files, manager: _manager, server } = pool;
     let stopping = std::thread::spawn(move || server.stop());
-    std::thread::sleep(Duration::from_millis(100));
+    until("the server stops", || files.is_stopping.load(Ordering::SeqCst));
     files.shut_gate(false);
     stopping.join().unwrap();
     let handler = std::sync::Arc::new(Served(files));
@@ -72,8 +73,10 @@ fn who_takes_no_answers_gets_them_whole_later_and_stalls_nobody() {
             let header = Header { request: i + 1, settled: 1, ..Header::of(Kind::IoRequest, &control) };
             raw.send(&[&header.encode().unwrap()[..], &control].concat());
         }
+        until("the server has all answers", || {
+            pool.files.reads.load(Ordering::SeqCst) == 250 && pool.files.under_way() == 0
+        });
         // The connection's thread sends the rest.
-        std::thread::sleep(Duration::from_millis(100));
         let begun = Instant::now();
         (0..250).for_each(|i| assert_eq!(read(&link, i, 0, BYTES), data(i)));
         assert!(begun.elapsed() < LONG, "{:?}", begun.elapsed());

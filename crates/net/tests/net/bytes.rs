@@ -250,6 +250,7 @@ fn serve<S: Stream>(mut stream: S, binding: &[u8], key: &[u8], proofs: &AtomicUs
         let control = encode(&IoReply::Failed(Error::invalid("not today")));
         let answer = Header { request: header.request, ..Header::of(Kind::IoReply, &control) };
         stream.write_all(&[&answer.encode().unwrap()[..], &control].concat())?;
+        // The server cannot see when the client has read the answer, and gives it some time.
         thread::sleep(Duration::from_millis(20));
         stream.read_exact(&mut vec![0; header.payload_bytes as usize])?;
     }

@@ -79,14 +79,14 @@ fn who_waits_long_keeps_nobody_from_his_answer() {
     let pool = Pool::new(&tcp());
     let link = Arc::new(pool.link());
     pool.files.shut_gate(true);
-    let slow = || {
+    let slow = |number| {
         let link = link.clone();
         let (sender, receiver) = mpsc::channel();
         thread::spawn(move || sender.send(link.manager(make_directory())));
-        thread::sleep(Duration::from_millis(50));
+        until("the manager is at it", || pool.files.under_way() == number);
         receiver
     };
-    let (first, second) = (slow(), slow());
+    let (first, second) = (slow(1), slow(2));
     assert!((0..20).all(|_| ask(&link, 0)));
     pool.files.shut_gate(false);
     for receiver in [first, second] {
@@ -103,8 +103,8 @@ fn a_manager_that_went_away_and_came_back_while_nobody_asked_is_found() {
         assert!(ask(&link, 2));
         let Pool { files, manager, server: _server } = pool;
         let address = manager.addresses().to_vec();
+        // The manager has ended its connections when this returns.
         manager.stop();
-        thread::sleep(Duration::from_millis(50));
         let again = Arc::new(Served(files.clone()));
         let _manager =
             outcore_net::listen(&address, again, config(outcore_core::wire::Role::Manager)).unwrap();

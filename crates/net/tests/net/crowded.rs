@@ -3,7 +3,6 @@
 use std::env;
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::atomic::Ordering;
 
 use outcore_core::wire::*;
 use outcore_core::*;
@@ -92,7 +91,7 @@ fn a_client_that_comes_while_all_are_at_work_is_told_so() {
     for (number, raw) in admitted.iter_mut().enumerate() {
         raw.send(&frame_of_write(number as u64, 0, &[1; 10]));
     }
-    until("all are at work", || pool.files.under_way.load(Ordering::SeqCst) == MOST_ADMITTED);
+    until("all are at work", || pool.files.under_way() == MOST_ADMITTED);
     let mut late = Raw::new(address);
     late.introduce(1, &KEY);
     let error = late.refusal();
@@ -109,10 +108,10 @@ fn connections_that_have_ended_do_not_count() {
     let address = &pool.server.addresses()[0];
     pool.files.shut_gate(true);
     for number in 1..=MOST as u64 {
-        let before = pool.files.under_way.load(Ordering::SeqCst);
+        let before = pool.files.under_way();
         let mut goes = eventually_introduced(address);
         goes.send(&numbered_write(number, 1, number, 0, &[1; 10]));
-        until("the request runs", || pool.files.under_way.load(Ordering::SeqCst) > before);
+        until("the request runs", || pool.files.under_way() > before);
         drop(goes);
     }
     let mut comes = eventually_introduced(address);

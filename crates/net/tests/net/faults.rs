@@ -27,6 +27,18 @@ fn one_channel_each() -> Options {
     Options { connections_per_address: 1, least_silence: Duration::from_millis(400), ..options() }
 }
 
+/// Makes calls until each proxy has carried one.
+fn use_all(link: &NetLink, proxies: &[Proxy]) {
+    // Many more bytes than a client sends before its first call.
+    let bytes = 50_000;
+    until("all channels are up", || {
+        let calls = proxies.iter().map(|_| start(link, write_of(9, 0, bytes), region(&pattern(9, 50_000))));
+        let calls: Vec<_> = calls.collect();
+        assert!(calls.iter().all(|each| wait(each).reply == IoReply::Done));
+        proxies.iter().all(|proxy| proxy.carried() as u64 > bytes)
+    });
+}
+
 fn link(pool: &Pool, options: Options) -> Arc<NetLink> {
     Arc::new(NetLink::connect(pool.manager.addresses(), options).unwrap())
 }
@@ -80,18 +92,26 @@ fn a_half_open_connection_is_given_up_and_its_calls_complete_on_another() {
         let pool = Pool::new(&places);
         let proxies = behind(&pool, 2);
         let link = link(&pool, one_channel_each());
-        write(&link, 1, 0, &[1]);
-        until("both channels are up", || proxies.iter().all(|proxy| proxy.accepted() > 0));
+        use_all(&link, &proxies);
         proxies[0].hold(true);
         let begun = Instant::now();
-        let calls: Vec<_> =
-            (0..20).map(|i| start(&link, write_of(1, i * 10, 10), region(&[i as u8; 10]))).collect();
+        // While the other channel has calls too, some of them go to this one.
+        pool.files.shut_gate(true);
+        let mut calls = vec![];
+        until("the proxy holds a call", || {
+            calls.extend((0..20).map(|i| start(&link, write_of(1, i * 10, 10), region(&[i as u8; 10]))));
+            proxies[0].holding().is_some()
+        });
+        let held = proxies[0].holding().unwrap();
+        pool.files.shut_gate(false);
         assert!(calls.iter().all(|each| wait(each).reply == IoReply::Done));
         assert!(begun.elapsed() < LONG, "{:?}", begun.elapsed());
         // The held bytes arrive at last, and must change nothing.
+        until("the client is back", || proxies[0].accepted() > held + 1);
         assert_eq!(write(&link, 1, 0, &[0xAB; 200]), IoReply::Done);
         proxies[0].hold(false);
-        thread::sleep(Duration::from_millis(300));
+        until("the server has received them", || proxies[0].is_over(held));
+        until("the server is done", || pool.files.under_way() == 0);
         assert_eq!(read(&link, 1, 0, 200), [0xAB; 200]);
     }
 }
@@ -105,14 +125,17 @@ fn what_a_given_up_connection_holds_does_not_undo_later_writes() {
     write(&link, 1, 0, &[1; 10]);
     proxies[0].hold(true);
     let old = start(&link, write_of(1, 0, 10), region(&[2; 10]));
-    // The proxy accepts the new connection but forwards nothing, so give the client another address.
-    thread::sleep(Duration::from_millis(100));
+    until("the proxy holds the write", || proxies[0].holding().is_some());
+    let held = proxies[0].holding().unwrap();
+    // The proxy would forward nothing of a new connection, so that the client needs another address.
     pool.files.addresses.lock().unwrap().push(straight);
-    thread::sleep(Duration::from_millis(600));
-    proxies[0].hold(false);
+    proxies[0].accept_no_more();
     assert_eq!(wait(&old).reply, IoReply::Done);
     assert_eq!(write(&link, 1, 0, &[3; 10]), IoReply::Done);
-    thread::sleep(Duration::from_millis(200));
+    assert_eq!(proxies[0].holding(), Some(held), "the old write is still on its way");
+    proxies[0].hold(false);
+    until("the server has received it", || proxies[0].is_over(held));
+    until("the server is done", || pool.files.under_way() == 0);
     assert_eq!(read(&link, 1, 0, 10), [3; 10]);
 }
 
@@ -162,7 +185,8 @@ fn a_server_that_comes_back_is_found_again() {
         let Pool { files, manager: _manager, server } = pool;
         server.stop();
         let call = start(&link, write_of(1, 0, 10), region(&[2; 10]));
-        thread::sleep(Duration::from_millis(300));
+        // The client asks the manager when it has found no server.
+        until("the client has tried in vain", || files.asked() > 1);
         let again = Arc::new(Served(files.clone()));
         let _server = outcore_net::listen(&address, again, config(Role::IoServer(SERVER))).unwrap();
         assert_eq!(wait(&call).reply, IoReply::Done);
@@ -255,6 +279,7 @@ fn a_slow_client_does_not_stall_others() {
             let memory_bytes = 400_000;
             let pool =
                 Pool::with(&places, Config { memory_bytes, patience, ..config(Role::IoServer(SERVER)) });
+            let traffic = traffic(&pool.server);
             let frame = frame_of_write(1, 0, &[2; 100_000]);
             // Three connections of one client that stop in the middle of a frame, and six that announce a payload
             // and send none.
@@ -265,7 +290,13 @@ fn a_slow_client_does_not_stall_others() {
             let announced = frame.len() - 100_000;
             let mut silent: Vec<Raw> = (0..6).map(|_| Raw::introduced(&pool.server.addresses()[0])).collect();
             silent.iter_mut().for_each(|raw| raw.send(&frame[..announced]));
-            thread::sleep(Duration::from_millis(100));
+            until("the server has begun with all of them", || {
+                traffic().received_bytes == 9 * announced as u64
+            });
+            if patience > LONG {
+                let watcher = pool.server.watcher();
+                until("one holds memory for which two wait", || watcher.waiting() == 2);
+            }
             let link = pool.link();
             let begun = Instant::now();
             for _ in 0..20 {
@@ -357,12 +388,17 @@ fn mutations_of_the_manager_are_done_once() {
         let request = ManagerRequest::MakeDirectory { path: "a".into(), mode: 0o755 };
         sender.send(caller.manager(request)).unwrap();
     });
-    thread::sleep(Duration::from_millis(150));
+    until("the manager is at it", || pool.files.under_way() == 1);
     // The connection dies while the manager works on the request; the client retries it on the next
     // connection.
+    let traffic = traffic(&pool.manager);
+    let before = traffic().received_bytes;
     proxy.cut();
     until("the client is back", || proxy.accepted() > 1);
-    thread::sleep(Duration::from_millis(150));
+    until("the request has come again", || traffic().received_bytes > before);
+    // The manager takes the requests of a connection in order, so that it has taken that one before this.
+    assert!(matches!(link.manager(ManagerRequest::Servers), Ok(ManagerReply::Servers { .. })));
+    assert_eq!(pool.files.under_way(), 1);
     pool.files.shut_gate(false);
     let reply = receiver.recv_timeout(LONG).unwrap();
     assert_eq!(reply, Ok(ManagerReply::Done));

@@ -4,7 +4,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use outcore_core::wire::*;
 use outcore_core::*;
@@ -160,11 +160,11 @@ fn a_foreign_version_is_refused_clearly_by_both_sides() {
     let foreign = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let place = [Address::Tcp(foreign.local_addr().unwrap().to_string())];
     std::thread::spawn(move || {
-        use std::io::Write;
+        use std::io::{Read, Write};
         while let Ok((mut stream, _)) = foreign.accept() {
             stream.write_all(&[b'O', b'U', b'T', b'C', OTHER, 0]).unwrap();
             stream.write_all(b" and then something else, of another shape entirely").unwrap();
-            std::thread::sleep(Duration::from_millis(200));
+            let _ = stream.read_to_end(&mut vec![]);
         }
     });
     let error = NetLink::connect(&place, options()).err().unwrap();
@@ -232,9 +232,10 @@ fn one_address_that_refuses_does_not_stand_for_the_others() {
     let far = pool.server.addresses()[0].to_string();
     *pool.files.addresses.lock().unwrap() = vec![far, format!("unix:{}", slow.display())];
     let listener = UnixListener::bind(&slow).unwrap();
+    let tcp = traffic(&pool.server);
     thread::spawn(move || {
         let (client, _) = listener.accept().unwrap();
-        thread::sleep(Duration::from_millis(300));
+        until("the client has tried the TCP address", || tcp().accepted > 0 && tcp().open == 0);
         let Address::Unix(near) = near else { unreachable!() };
         let server = UnixStream::connect(near).unwrap();
         let (mut from, mut to) = (client.try_clone().unwrap(), server.try_clone().unwrap());

@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 
 use outcore_core::wire::Role;
 use outcore_core::*;
-use outcore_net::{Address, Listening, NetLink, listen};
+use outcore_memory::Region;
+use outcore_net::{Address, Listening, NetLink, Options, listen};
 
 use crate::pool::*;
 use crate::proxy::Proxy;
 
-type Calls = Vec<mpsc::Receiver<Answer<outcore_memory::Region>>>;
+type Calls = Vec<mpsc::Receiver<Answer<Region>>>;
 
 /// Starts the server of a pool at another address, and reports it to the manager.
 fn serve_again(pool: &Arc<Files>, places: &[Address]) -> Listening {
@@ -36,9 +37,18 @@ fn check(link: &NetLink, calls: &Calls) {
     }
 }
 
-/// Number of requests to the manager.
-fn asked(files: &Files) -> usize {
-    files.callers.lock().unwrap().len()
+/// A pool whose manager is behind a proxy, and a client of it.
+fn behind_proxy() -> (Pool, Proxy, NetLink) {
+    let pool = Pool::new(&tcp());
+    let proxy = Proxy::new(&pool.manager.addresses()[0]);
+    let link = NetLink::connect(std::slice::from_ref(&proxy.address), options()).unwrap();
+    (pool, proxy, link)
+}
+
+/// Waits until a client has tried to reach its manager twice more. It does so when it has lost a server.
+fn until_tried_in_vain(proxy: &Proxy) {
+    let before = proxy.came();
+    until("the client has looked for the manager", || proxy.came() > before + 1);
 }
 
 #[test]
@@ -48,21 +58,21 @@ fn calls_go_on_where_a_server_has_moved_and_the_manager_is_asked_only_where_it_i
         let link = pool.link();
         check(&link, &writes(&link));
         let Pool { files, manager: _manager, server } = pool;
-        assert_eq!(asked(&files), 1, "to connect");
+        assert_eq!(files.asked(), 1, "to connect");
         let lost = Instant::now();
         server.stop();
         let calls = writes(&link);
         // The server is down for some time.
-        until("the manager is asked", || asked(&files) > 3);
-        let times = asked(&files) as u32 - 1;
+        until("the manager is asked", || files.asked() > 3);
+        let times = files.asked() as u32 - 1;
         // 20 ms after the first request, and then twice as long each time.
         let least = Duration::from_millis(20) * (2_u32.pow(times - 1) - 1);
         assert!(lost.elapsed() >= least, "{times} times in {:?}", lost.elapsed());
         let server = serve_again(&files, &places);
         check(&link, &calls);
-        let asked_then = asked(&files);
+        let asked_then = files.asked();
         check(&link, &writes(&link));
-        assert_eq!(asked(&files), asked_then);
+        assert_eq!(files.asked(), asked_then);
         // Move it again.
         server.stop();
         let calls = writes(&link);
@@ -77,15 +87,24 @@ fn a_write_that_was_being_done_is_not_done_twice_over_another_address() {
     let straight = pool.files.addresses.lock().unwrap().clone();
     let proxy = Proxy::new(&pool.server.addresses()[0]);
     *pool.files.addresses.lock().unwrap() = vec![proxy.address.to_string()];
-    let link = pool.link();
+    let link =
+        NetLink::connect(pool.manager.addresses(), Options { connections_per_address: 1, ..options() })
+            .unwrap();
     (0..3).for_each(|i| assert_eq!(write(&link, i, 0, &[1]), IoReply::Done));
     pool.files.shut_gate(true);
     let writing = start(&link, write_of(1, 0, 1), region(&[2]));
-    until("the server is at it", || pool.files.under_way.load(Ordering::SeqCst) == 1);
+    until("the server is at it", || pool.files.under_way() == 1);
+    let traffic = traffic(&pool.server);
+    let before = traffic().received_bytes;
     *pool.files.addresses.lock().unwrap() = straight;
     proxy.end();
-    until("it is sent again", || asked(&pool.files) > 1);
-    thread::sleep(Duration::from_millis(200));
+    until("it has come again", || pool.files.asked() > 1 && traffic().received_bytes > before);
+    // The server takes the requests of a connection in order, so that it has taken that one before this.
+    let later = start(&link, IoRequest::Await { collective: 7, rank: 0, round: Some(0) }, Region::empty());
+    until("the server has taken a later one", || pool.files.waits.lock().unwrap().len() == 1);
+    assert_eq!(pool.files.under_way(), 1);
+    pool.files.end_waits();
+    assert_eq!(wait(&later).reply, IoReply::Done);
     pool.files.shut_gate(false);
     assert_eq!(wait(&writing).reply, IoReply::Done);
     assert_eq!(pool.files.writes.load(Ordering::SeqCst), 4);
@@ -105,11 +124,14 @@ fn who_answers_in_the_place_of_a_server_that_has_moved_does_not_stand_for_it() {
         let places = server.addresses().to_vec();
         server.stop();
         let other = Arc::new(Served(Arc::<Files>::default()));
-        let _other = listen(&places, other.clone(), config(Role::IoServer(ServerId(9)))).unwrap();
+        let listening = listen(&places, other.clone(), config(Role::IoServer(ServerId(9)))).unwrap();
         let mut server = (!is_used).then(|| serve_again(&files, &tcp()));
         let calls = writes(&link);
         if is_used {
-            thread::sleep(Duration::from_millis(200));
+            until("the manager has confirmed the old address", || files.asked() > 2);
+            // Each of the two channels tries once at a time, so that one has then been refused.
+            let (traffic, tried) = (traffic(&listening), traffic(&listening)().accepted);
+            until("the client has tried again", || traffic().accepted > tried + 2);
             server = Some(serve_again(&files, &tcp()));
         }
         check(&link, &calls);
@@ -138,38 +160,36 @@ fn a_program_that_is_no_server_does_not_stand_for_one_that_has_moved() {
     });
     let calls = writes(&link);
     // After the manager has confirmed the old address.
-    until("it has answered", || asked(&files) > 2 && answered.load(Ordering::SeqCst) > 3);
+    until("it has answered", || files.asked() > 2 && answered.load(Ordering::SeqCst) > 3);
     let _server = serve_again(&files, &tcp());
     check(&link, &calls);
 }
 
 #[test]
 fn calls_go_on_when_the_manager_was_away_too() {
-    let pool = Pool::new(&tcp());
-    let link = pool.link();
+    let (pool, proxy, link) = behind_proxy();
     assert_eq!(write(&link, 1, 0, &[1]), IoReply::Done);
     let Pool { files, manager, server } = pool;
     let place = manager.addresses().to_vec();
     manager.stop();
     server.stop();
     let calls = writes(&link);
-    thread::sleep(Duration::from_millis(200));
+    until_tried_in_vain(&proxy);
     let _server = serve_again(&files, &tcp());
-    thread::sleep(Duration::from_millis(200));
+    until_tried_in_vain(&proxy);
     let _manager = listen(&place, Arc::new(Served(files.clone())), config(Role::Manager)).unwrap();
     check(&link, &calls);
 }
 
 #[test]
 fn who_closes_a_pool_does_not_wait_for_servers_that_are_looked_for() {
-    let pool = Pool::new(&tcp());
-    let link = pool.link();
+    let (pool, proxy, link) = behind_proxy();
     assert_eq!(write(&link, 1, 0, &[1]), IoReply::Done);
     let Pool { manager, server, .. } = pool;
     manager.stop();
     server.stop();
     let calls = writes(&link);
-    thread::sleep(Duration::from_millis(200));
+    until_tried_in_vain(&proxy);
     drop(link);
     for call in &calls {
         assert_eq!(failure(wait(call).reply).kind, ErrorKind::Closed);
@@ -185,7 +205,7 @@ fn who_waits_for_a_server_is_told_when_it_is_retired_and_may_call_others() {
     server.stop();
     let (sender, receiver) = mpsc::channel();
     let again = link.clone();
-    let done = Box::new(move |answer: Answer<outcore_memory::Region>| {
+    let done = Box::new(move |answer: Answer<Region>| {
         let then = again.is_retired(SERVER);
         sender.send((answer.reply, then)).unwrap();
     });

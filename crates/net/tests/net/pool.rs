@@ -10,7 +10,8 @@ use outcore_core::wire::Role;
 use outcore_core::*;
 use outcore_memory::{Arena, Region};
 use outcore_net::{
-    Address, Caller, Config, Credentials, Handler, Key, Listening, NetLink, OnReply, Options, Who, listen,
+    Address, Caller, ChannelCounts, Config, Credentials, Handler, Key, Listening, NetLink, OnReply, Options,
+    Who, listen,
 };
 
 pub const SERVER: ServerId = ServerId(3);
@@ -21,6 +22,7 @@ pub const KEY: [u8; 32] = [9; 32];
 pub struct Files {
     files: Mutex<HashMap<Handle, Vec<u8>>>,
     pub writes: AtomicUsize,
+    pub reads: AtomicUsize,
     pub creates: AtomicUsize,
     pub under_way: AtomicUsize,
     pub most_under_way: AtomicUsize,
@@ -33,12 +35,24 @@ pub struct Files {
     pub callers: Mutex<Vec<Who>>,
     pub addresses: Mutex<Vec<String>>,
     pub is_retired: AtomicBool,
+    /// Whether a server is about to stop.
+    pub is_stopping: AtomicBool,
 }
 
 impl Files {
     pub fn shut_gate(&self, is_shut: bool) {
         *self.gate.0.lock().unwrap() = is_shut;
         self.gate.1.notify_all();
+    }
+
+    /// Number of requests to the manager.
+    pub fn asked(&self) -> usize {
+        self.callers.lock().unwrap().len()
+    }
+
+    /// Number of requests that run.
+    pub fn under_way(&self) -> usize {
+        self.under_way.load(Ordering::SeqCst)
     }
 
     /// Answers the requests that wait for other processes.
@@ -61,6 +75,7 @@ impl Files {
         let mut files = self.files.lock().unwrap();
         match request {
             IoRequest::Read { target, regions, .. } => {
+                self.reads.fetch_add(1, Ordering::SeqCst);
                 let file = files.entry(target.handle).or_default();
                 let mut at = 0;
                 for run in regions.local_runs(target.stripes, target.entry) {
@@ -122,6 +137,10 @@ impl Handler for Served {
         });
     }
 
+    fn end_waits(&self) {
+        self.0.is_stopping.store(true, Ordering::SeqCst);
+    }
+
     fn manager(&self, who: &Who, _: Origin, request: ManagerRequest, done: OnReply) {
         self.0.callers.lock().unwrap().push(who.clone());
         let reply = match request {
@@ -138,9 +157,11 @@ impl Handler for Served {
             },
             ManagerRequest::MakeDirectory { .. } => {
                 let files = self.0.clone();
+                files.under_way.fetch_add(1, Ordering::SeqCst);
                 thread::spawn(move || {
                     files.pass();
                     files.creates.fetch_add(1, Ordering::SeqCst);
+                    files.under_way.fetch_sub(1, Ordering::SeqCst);
                     done(ManagerReply::Done);
                 });
                 return;
@@ -201,6 +222,12 @@ impl Pool {
     pub fn link(&self) -> NetLink {
         NetLink::connect(self.manager.addresses(), options()).unwrap()
     }
+}
+
+/// Counts the traffic at the first address of a server.
+pub fn traffic(server: &Listening) -> impl Fn() -> ChannelCounts + Send + 'static {
+    let watcher = server.watcher();
+    move || watcher.channels().remove(0)
 }
 
 /// Only a call that hangs takes this long.

@@ -9,15 +9,29 @@ use std::time::Duration;
 
 use outcore_net::Address;
 
+/// One connection through the proxy.
+#[derive(Default)]
+struct Connection {
+    /// Whether the proxy holds bytes on the way to the server.
+    is_held: AtomicBool,
+    /// The number of its two ways that have ended.
+    ways_over: AtomicUsize,
+}
+
 #[derive(Default)]
 struct Shared {
     streams: Mutex<Vec<TcpStream>>,
+    /// In the order in which the proxy accepted them.
+    connections: Mutex<Vec<Arc<Connection>>>,
     /// Whether the proxy forwards nothing, without ending connections.
     is_held: AtomicBool,
     is_over: AtomicBool,
     /// Number of bytes until one byte on the way to the server is changed, once.
     damage_after: AtomicUsize,
-    accepted: AtomicUsize,
+    /// Number of clients that came, even if no server was there.
+    came: AtomicUsize,
+    /// Number of bytes forwarded to the server.
+    carried: AtomicUsize,
 }
 
 pub struct Proxy {
@@ -41,28 +55,35 @@ impl Proxy {
                 if shared.is_over.load(Ordering::SeqCst) {
                     return;
                 }
+                shared.came.fetch_add(1, Ordering::SeqCst);
                 let Ok(server) = TcpStream::connect(&to) else { continue };
-                shared.accepted.fetch_add(1, Ordering::SeqCst);
+                let connection = Arc::<Connection>::default();
+                shared.connections.lock().unwrap().push(connection.clone());
                 for stream in [&client, &server] {
                     stream.set_nodelay(true).unwrap();
                     shared.streams.lock().unwrap().push(stream.try_clone().unwrap());
                 }
                 let (c, s) = (client.try_clone().unwrap(), server.try_clone().unwrap());
-                let there = shared.clone();
-                thread::spawn(move || carry(&there, client, s, true));
+                let (there, of) = (shared.clone(), connection.clone());
+                thread::spawn(move || carry(&there, &of, client, s, true));
                 let back = shared.clone();
-                thread::spawn(move || carry(&back, server, c, false));
+                thread::spawn(move || carry(&back, &connection, server, c, false));
             }
         });
         proxy
     }
 
-    /// Ends all connections, and accepts no more.
-    pub fn end(&self) {
+    /// Accepts no more connections.
+    pub fn accept_no_more(&self) {
         self.shared.is_over.store(true, Ordering::SeqCst);
         let (Address::Tcp(place) | Address::Tls(place)) = &self.address else { unreachable!() };
         // Wake the accepting thread.
         drop(TcpStream::connect(place));
+    }
+
+    /// Ends all connections, and accepts no more.
+    pub fn end(&self) {
+        self.accept_no_more();
         self.cut();
     }
 
@@ -83,11 +104,31 @@ impl Proxy {
     }
 
     pub fn accepted(&self) -> usize {
-        self.shared.accepted.load(Ordering::SeqCst)
+        self.shared.connections.lock().unwrap().len()
+    }
+
+    pub fn came(&self) -> usize {
+        self.shared.came.load(Ordering::SeqCst)
+    }
+
+    pub fn carried(&self) -> usize {
+        self.shared.carried.load(Ordering::SeqCst)
+    }
+
+    /// The number of a connection whose bytes to the server the proxy holds.
+    pub fn holding(&self) -> Option<usize> {
+        let connections = self.shared.connections.lock().unwrap();
+        connections.iter().position(|each| each.is_held.load(Ordering::SeqCst))
+    }
+
+    /// Whether both client and server have ended a connection. Then the server has received all of its bytes.
+    pub fn is_over(&self, connection: usize) -> bool {
+        self.shared.connections.lock().unwrap()[connection].ways_over.load(Ordering::SeqCst) == 2
     }
 }
 
-fn carry(shared: &Shared, mut from: TcpStream, mut to: TcpStream, is_to_server: bool) {
+/// Forwards bytes until their sender ends the connection. The other side may be gone before.
+fn carry(shared: &Shared, of: &Connection, mut from: TcpStream, mut to: TcpStream, is_to_server: bool) {
     let mut bytes = vec![0; 64 << 10];
     loop {
         let count = match from.read(&mut bytes) {
@@ -95,9 +136,13 @@ fn carry(shared: &Shared, mut from: TcpStream, mut to: TcpStream, is_to_server: 
             Ok(count) => count,
         };
         while shared.is_held.load(Ordering::SeqCst) {
+            if is_to_server {
+                of.is_held.store(true, Ordering::SeqCst);
+            }
             thread::sleep(Duration::from_millis(5));
         }
         if is_to_server {
+            of.is_held.store(false, Ordering::SeqCst);
             let left = shared.damage_after.load(Ordering::SeqCst);
             if left < count {
                 bytes[left] ^= 0x10;
@@ -106,10 +151,11 @@ fn carry(shared: &Shared, mut from: TcpStream, mut to: TcpStream, is_to_server: 
                 shared.damage_after.store(left - count, Ordering::SeqCst);
             }
         }
-        if to.write_all(&bytes[..count]).is_err() {
-            break;
+        if to.write_all(&bytes[..count]).is_ok() && is_to_server {
+            shared.carried.fetch_add(count, Ordering::SeqCst);
         }
     }
-    let _ = from.shutdown(Shutdown::Both);
-    let _ = to.shutdown(Shutdown::Both);
+    // Bytes may still be on the other way.
+    let _ = to.shutdown(Shutdown::Write);
+    of.ways_over.fetch_add(1, Ordering::SeqCst);
 }

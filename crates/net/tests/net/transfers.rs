@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
-use std::time::Duration;
 
 use outcore_core::wire::{Header, Kind, Role, decode, encode};
 use outcore_core::*;
@@ -293,7 +292,7 @@ fn a_server_that_stops_answers_what_it_has() {
         write(&link, 1, 0, &[1; 10]);
         pool.files.delay_us.store(200_000, Ordering::SeqCst);
         let call = start(&link, write_of(1, 0, 4), region(&[7; 4]));
-        until("the write is under way", || pool.files.under_way.load(Ordering::SeqCst) > 0);
+        until("the write is under way", || pool.files.under_way() > 0);
         pool.server.stop();
         assert_eq!(wait(&call).reply, IoReply::Done);
         assert_eq!(pool.files.writes.load(Ordering::SeqCst), 2);
@@ -307,7 +306,7 @@ fn a_closed_link_fails_what_waits() {
         let link = pool.link();
         pool.files.shut_gate(true);
         let call = start(&link, write_of(1, 0, 4), region(&[7; 4]));
-        thread::sleep(Duration::from_millis(50));
+        until("the server is at it", || pool.files.under_way() == 1);
         drop(link);
         assert_eq!(failure(wait(&call).reply).kind, ErrorKind::Closed);
         pool.files.shut_gate(false);
