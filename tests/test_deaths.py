@@ -1,9 +1,13 @@
 """Deaths of processes of the same host, as a call on several processes notices them."""
 
 import os
+import select
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
 
 import pytest
 
@@ -61,6 +65,36 @@ def test_the_death_of_a_process_is_noticed(children: list[Child]) -> None:
     watching.close()
     watching.check()
     assert len(os.listdir("/proc/self/fd")) == handles - 2, "those of the child"
+
+
+def test_threads_look_one_at_a_time() -> None:
+    class Ends:
+        """Connections of which some end all the time."""
+
+        def __init__(self) -> None:
+            self.inside, self.most, self.calls = 0, 0, 0
+
+        def ended(self) -> list[int]:
+            self.inside += 1
+            self.most, self.calls = max(self.most, self.inside), self.calls + 1
+            time.sleep(0.001)
+            self.inside -= 1
+            return []
+
+        def close(self) -> None:
+            pass
+
+    watching, ends, (reader, writer) = Deaths(), Ends(), os.pipe()
+    os.write(writer, b".")
+    watching._links, watching._ended = cast(Any, ends), select.epoll()
+    watching._ended.register(reader, select.EPOLLIN)
+    with ThreadPoolExecutor(4) as threads:
+        for done in [threads.submit(watching.check) for _ in range(40)]:
+            done.result()
+    assert (ends.most, ends.calls) == (1, 40)
+    watching.close()
+    os.close(reader)
+    os.close(writer)
 
 
 def test_other_processes_with_the_same_number(

@@ -156,6 +156,16 @@ for shapes in (((0, 5), (5, 3)), ((3, 0), (0, 4)), ((0,), (0,))):
     found = matmul(*operands, **SAME)
     assert np.shape(found) == np.shape(operands[0] @ operands[1]) and not np.any(found)
 
+# One process has to copy an operand, and the others have it ready for the BLAS.
+for trans in ("N", "T"):
+    wide = random(*((30, 1200) if trans == "N" else (600, 60)), "f8")[:, ::2]
+    wide = wide if rank == 0 else wide.copy()
+    left = random(60, 30, "f8")
+    left_on_disk = put(f"L{trans}", left, chunks=(16, 32))
+    found = matmul(left_on_disk, wide, trans_b=trans, memory=220_000, **SAME)
+    assert (found == left @ (wide if trans == "N" else wide.T)).all()
+    counted(oc.last_report())
+
 from outcore.linalg import solve_triangular
 T = np.triu(random(90, 90, "f8", 2)) + 200 * np.eye(90)
 where = put("T", T, order="C", chunks=(16, 32))

@@ -76,7 +76,7 @@ def world() -> Any:
     if not mpi.Is_initialized():
         # MPICH ends a process at once that Open MPI has started.
         started, (vendor, _) = os.environ.get("OMPI_COMM_WORLD_SIZE"), mpi.get_vendor()
-        if started is not None and vendor == "MPICH":
+        if started not in (None, "1") and vendor == "MPICH":
             raise InvalidError(
                 f"{_LAUNCHERS['OMPI_COMM_WORLD_SIZE']} started {started} processes, but mpi4py "
                 f"uses {vendor}: {_ANOTHER}"

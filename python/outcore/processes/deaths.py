@@ -8,6 +8,7 @@ another host.
 import contextlib
 import os
 import select
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -65,6 +66,7 @@ class Deaths:
         self._ranks: dict[int, int] = {}
         self._links: Links | None = None
         self.lost: set[int] = set()
+        self._lock = threading.Lock()  # Several threads of a process wait for others.
         # The first that has ended, and when this process noticed that.
         self._first: tuple[int, float] | None = None
 
@@ -131,12 +133,8 @@ class Deaths:
         DiskError
             If so. It has the attribute ``is_lost``.
         """
-        found = self._ended.poll(0) if self._ended else []
-        for handle, _ in found:
-            if handle in self._ranks:
-                self.lost.add(self._ranks[handle])
-            elif self._links is not None:
-                self.lost.update(self._links.ended())
+        with self._lock:
+            self._look()
         if not self.lost:
             return
         self._first = self._first or (min(self.lost), time.monotonic())
@@ -149,6 +147,13 @@ class Deaths:
         )
         vars(error)["is_lost"] = True
         raise error
+
+    def _look(self) -> None:
+        for handle, _ in self._ended.poll(0) if self._ended else ():
+            if handle in self._ranks:
+                self.lost.add(self._ranks[handle])
+            elif self._links is not None:
+                self.lost.update(self._links.ended())
 
     def close(self) -> None:
         """Stop watching."""

@@ -20,8 +20,13 @@ from outcore._util.this_machine import own_host
 _HELLO = struct.Struct("<16sI")
 _FAREWELL = b"."
 
+_MOST_WAITING = 1024
+"""Connections that wait until a process accepts them; the system may allow fewer."""
+
 _MOST_S = 5.0
 """Longest time until all are connected."""
+
+_POLL_S = 0.01
 
 _unreachable: set[str] = set()
 """Hosts behind a firewall, so that later calls do not wait for them."""
@@ -45,7 +50,7 @@ class Links:
     """
 
     def __init__(self) -> None:
-        self._listener = socket.create_server(("", 0), backlog=128)
+        self._listener = socket.create_server(("", 0), backlog=_MOST_WAITING)
         self._listener.setblocking(False)
         port = self._listener.getsockname()[1]
         self.address = Address(own_host(), port, secrets.token_bytes(16))
@@ -104,9 +109,7 @@ class Links:
         self._listener.close()
         self._events.close()
         for _, connection in self._linked.values():
-            with contextlib.suppress(OSError):
-                connection.send(_FAREWELL)
-            connection.close()
+            _leave(connection)
         self._linked = {}
 
 
@@ -140,11 +143,13 @@ class _Meeting:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for key in list(self._begun.get_map().values()):
             if key.data is not None:
-                key.data.connection.close()
+                _leave(key.data.connection)
         self._begun.close()
+        for connection in self._found.values() if kind else ():
+            _leave(connection)
 
     def run(self) -> dict[int, socket.socket]:
         """Return the connections to those processes that can be reached."""
@@ -161,7 +166,11 @@ class _Meeting:
         return self._found
 
     def _dial(self, other: int) -> None:
-        peer = _Peer(socket.socket(), other, bytearray())
+        try:
+            peer = _Peer(socket.socket(), other, bytearray())
+        except OSError:  # This process has too many files.
+            self._wanted.discard(other)
+            return
         peer.connection.setblocking(False)
         try:
             with contextlib.suppress(BlockingIOError):
@@ -171,10 +180,13 @@ class _Meeting:
             self._drop(peer)
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):
+        try:
             peer = _Peer(self._listener.accept()[0], None, bytearray())
-            peer.connection.setblocking(False)
-            self._begun.register(peer.connection, selectors.EVENT_READ, peer)
+        except OSError:
+            time.sleep(_POLL_S)  # The client has left, or this process has too many files.
+            return
+        peer.connection.setblocking(False)
+        self._begun.register(peer.connection, selectors.EVENT_READ, peer)
 
     def _talk(self, peer: _Peer, event: int) -> None:
         """Say or hear who is at the two ends of a connection."""
@@ -205,8 +217,15 @@ class _Meeting:
         """Close a connection to a process that cannot be reached, or of a program that is none."""
         with contextlib.suppress(KeyError):
             self._begun.unregister(peer.connection)
-        peer.connection.close()
+        _leave(peer.connection)
         self._wanted.discard(-1 if peer.rank is None else peer.rank)
+
+
+def _leave(connection: socket.socket) -> None:
+    """Close a connection of a process that lives."""
+    with contextlib.suppress(OSError):
+        connection.send(_FAREWELL)
+    connection.close()
 
 
 def _end_after(connection: socket.socket, timeout_s: float) -> None:

@@ -296,7 +296,8 @@ class Sharing:
                     self._is_met = True
                     processes = [theirs[2] for theirs in all_of]
                     self.deaths.watch(processes, self.rank)
-                    if not any(theirs[1] for theirs in all_of):
+                    # Another version, which fails below, may not take this step.
+                    if not any(theirs[1] or theirs[3] != same for theirs in all_of):
                         self.deaths.watch_apart(
                             processes, self.rank, self.patience_s, self._comm.allgather
                         )

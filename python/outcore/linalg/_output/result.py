@@ -172,18 +172,24 @@ def put(
     return moved[0], moved[1]
 
 
-def room(rows: int, columns: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def room(rows: int, columns: int, dtype: np.dtype[Any], here: int = 1) -> npt.NDArray[Any]:
     """Allocate a result in memory, column-major.
+
+    Parameters
+    ----------
+    here
+        Number of processes of this machine that allocate one each.
 
     Raises
     ------
     BudgetError
         If less memory is available.
     """
-    need, have = rows * columns * dtype.itemsize, budget.available_bytes()
+    need, have = here * rows * columns * dtype.itemsize, budget.available_bytes()
     if need > have:
+        of_each = "the result" if here == 1 else f"the results of {here} processes"
         raise BudgetError(
-            f"need {need} bytes ({format_bytes(need)}) of memory for the result, {have} "
+            f"need {need} bytes ({format_bytes(need)}) of memory for {of_each}, {have} "
             f"({format_bytes(have)}) are available; give out= to have it on disk"
         )
     return np.empty((rows, columns), dtype, order="F")

@@ -44,7 +44,7 @@ def share_result(X: Matrix, extents: Sequence[tuple[slice, slice]], team: Team) 
         for rows, columns in result_messages(extent, len(X), X.itemsize):
             part = X[rows, columns].T
             memory = part if part.flags.c_contiguous else part.copy(order="C")
-            team.broadcast(memory, 0.0, rank)
+            team.broadcast(memory, seconds_for(memory.nbytes), rank)
             if memory is not part and rank != team.rank:
                 part[...] = memory
 

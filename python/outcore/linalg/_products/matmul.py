@@ -17,6 +17,7 @@ written while the rest of its block, and the beginning of the next one, is compu
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeAlias
@@ -177,6 +178,9 @@ def matmul(
         arguments = {"op": [op_a, op_b], "alpha": repr(complex(alpha)), "dtype": made_in.name}
         how = {"out": None if out is None else str(out), "if_exists": if_exists, "resume": resume}
         agree_on_product("matmul", arrays, arguments | how, sharing)
+        # Equal operands may differ in their strides, so that not all processes copy them.
+        copied = max(sharing.exchange(product.copy_bytes))
+        product = dataclasses.replace(product, copy_bytes=copied)
         if 0 in (product.m, product.n, product.k):
             return _empty(product)
         steps = StepsDone(
@@ -277,7 +281,7 @@ def _to_memory(
 ) -> tuple[Any, Report]:
     """Return the result, which all processes get, and the report of all of them."""
     product = g.product
-    C = room(product.m, product.n, product.dtype)
+    C = room(product.m, product.n, product.dtype, steps.sharing.here())
     with Team(steps.sharing) as team:
         work = _Multiplication(g, *operands, WholeResult(C), call, alpha, steps, team)
         with meeting_at_the_end(team, g.bytes_read(), g.own_flops):

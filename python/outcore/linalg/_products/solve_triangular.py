@@ -165,7 +165,9 @@ def solve_triangular(
             keep(Report("solve_triangular", system.n, computed_in.name, 0.0, 0.0, 0, 0, 0, 0))
             return np.zeros(system.shape, computed_in)
         matrix = operand(arrays["T"], letter, computed_in)
-        system = dataclasses.replace(system, t=matrix.grains, copy_bytes=matrix.copy_bytes)
+        # Equal matrices may differ in their strides, so that not all processes copy them.
+        copied = max(sharing.exchange(matrix.copy_bytes))
+        system = dataclasses.replace(system, t=matrix.grains, copy_bytes=copied)
         steps = StepsDone(
             out, "solve_triangular", arguments, arrays, memory, resume=resume, made=made,
             sharing=sharing,
@@ -225,7 +227,7 @@ def _to_memory(
 ) -> tuple[npt.NDArray[Any], Report]:
     """Return the solution, which all processes get, and the report of all of them."""
     system = g.system
-    X = room(system.n, system.rhs, system.dtype)
+    X = room(system.n, system.rhs, system.dtype, steps.sharing.here())
     with Team(steps.sharing) as team:
         with meeting_at_the_end(team, g.bytes_read(), g.own_flops):
             run.run(WholeResult(X), steps, team)

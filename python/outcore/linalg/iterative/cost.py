@@ -67,7 +67,7 @@ def gauss_seidel_cost(problem: Problem) -> Cost:
     omega = _omega(problem)
     costs = [_cost(each, each.divide(size, block), times, sweeps, omega) for each in dividers]
     link = problem.option("link", None)
-    most = max(costs, key=lambda cost: cost.bytes_read)
+    most = max(costs, key=lambda cost: cost.bytes_read + cost.bytes_written)
     return dataclasses.replace(
         of_several(costs, link),
         words_lower_bound=most.words_lower_bound,
