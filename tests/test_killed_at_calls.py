@@ -117,11 +117,16 @@ def export(home: Path) -> None:
     for entry in catalog.find(home)[0]:
         if entry.kind == "left-over":
             catalog.remove(entry)
+    # After a kill between two renames this is the only copy, and a left-over once it is replaced.
+    only = {str(path) for path in home.glob(".F.zarr.*.old")}
     for chunks in ((128, 128), (64, 32)):
         oc.export_array(
             home / "a.npy", home / "F.zarr", chunks=chunks, memory=600_000, progress=False,
             if_exists="overwrite",
         )  # fmt: skip
+    for entry in catalog.find(home)[0]:
+        if entry.path in only:
+            catalog.remove(entry)
 
 
 def of_factors(home: Path) -> list[Any]:
