@@ -319,6 +319,17 @@ def test_an_export_under_way_is_in_use(tmp_path: Path) -> None:
         catalog.remove(entry)
 
 
+def test_a_later_process_with_the_number_of_a_killed_one_is_another(tmp_path: Path) -> None:
+    path = tmp_path / f".x.npy.{os.getpid()}-0123abcd.part"
+    path.write_bytes(b"")
+    before = Path("/proc/self").stat().st_ctime - 60
+    os.utime(path, (before, before))
+    (entry,) = catalog.find(tmp_path)[0]
+    assert entry.state == "incomplete"
+    catalog.remove(entry)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_only_copy_is_not_offered_for_removal(tmp_path: Path) -> None:
     (tmp_path / ".x.zarr.999999999-0123abcd.old").mkdir()
     assert catalog.find(tmp_path)[0] == []

@@ -2,8 +2,10 @@
 
 import contextlib
 import fcntl
+import os
 import socket
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,6 +30,15 @@ def has_ended(fields: list[str]) -> bool:
 def started_in(fields: list[str]) -> str:
     """Return the start of a process, in clock ticks since the start of the machine."""
     return fields[19]
+
+
+def began_at(pid: int) -> float | None:
+    """Return the start of a process in seconds since 1970; `None` if it has ended."""
+    ticks = started_ticks(pid)
+    if ticks is None:
+        return None
+    now_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.time() - now_s + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def started_ticks(pid: int) -> int | None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from outcore._util.this_machine import began_at
 from outcore.array.array import Array
 from outcore.array.existing import remove_array
 from outcore.array_files import atomic_write
@@ -42,6 +43,9 @@ MOST_DIRECTORIES = 10_000
 
 _FRESH = re.compile(r"(zarr\.json|journal|outcore\.[a-z]+(-[0-9]+)?)\.[0-9]+\.new")
 _FILLING = re.compile(r"\.(.+)\.filling")
+_CLOCK_S = 2.0
+"""Coarseness of the times of processes and files."""
+
 _EXPORTING = re.compile(r"\.(.+)\.([0-9]+)-[0-9a-f]{8}\.(part|old)")
 _COPYING = re.compile(r"\.(.+)\.copying")
 _MEASURING = re.compile(r"\.outcore-rates-.*")
@@ -332,7 +336,9 @@ def _are_shards(path: AnyPath) -> bool:
 
 def _half_exported(path: AnyPath, name: str, process: str, what: str) -> Entry | None:
     """Recognise remains of a killed export: an unfinished copy, or the version to be replaced."""
-    if os.path.exists(f"/proc/{process}"):
+    # A later process, or a thread, may have the number of one that was killed.
+    began_s = None if isinstance(path, PoolPath) else began_at(int(process))
+    if began_s is not None and began_s <= os.stat(path).st_mtime + _CLOCK_S:
         return Entry(str(path), "left-over", "in use", f"{name} is exported now")
     if what == "part":
         text = f"an export to {name} was killed; it can be removed"
