@@ -18,6 +18,7 @@ def process_fields(pid: int) -> list[str] | None:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
+    # Field 2 of proc(5), the name in parentheses, may have spaces and parentheses.
     return text.rpartition(")")[2].split()
 
 

@@ -41,11 +41,11 @@ Kind = Literal["array", "factor", "group", "left-over", "pool directory", "part 
 MOST_DIRECTORIES = 10_000
 """Largest number of directories that `find` visits."""
 
-_FRESH = re.compile(r"(zarr\.json|journal|outcore\.[a-z]+(-[0-9]+)?)\.[0-9]+\.new")
-_FILLING = re.compile(r"\.(.+)\.filling")
 _CLOCK_S = 2.0
 """Coarseness of the times of processes and files."""
 
+_FRESH = re.compile(r"(zarr\.json|journal|outcore\.[a-z]+(-[0-9]+)?)\.[0-9]+\.new")
+_FILLING = re.compile(r"\.(.+)\.filling")
 _EXPORTING = re.compile(r"\.(.+)\.([0-9]+)-[0-9a-f]{8}\.(part|old)")
 _COPYING = re.compile(r"\.(.+)\.copying")
 _MEASURING = re.compile(r"\.outcore-rates-.*")

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from outcore._util.this_machine import process_fields, started_in
 from outcore.errors import DiskError
 from outcore.processes.links import Address, Links
 
@@ -46,8 +47,9 @@ def numbering() -> tuple[str, str]:
 
 def identity() -> Identity | None:
     """Identify this process; `None` if the system does not tell."""
+    fields = process_fields(os.getpid())
     try:
-        return Identity(numbering(), os.getpid(), _began(os.getpid()))
+        return Identity(numbering(), os.getpid(), started_in(fields)) if fields else None
     except OSError:
         return None
 
@@ -117,7 +119,8 @@ class Deaths:
     def _watch(self, rank: int, process: Identity) -> None:
         handle = os.pidfd_open(process.number)
         try:
-            if _began(process.number) == process.began:
+            fields = process_fields(process.number)
+            if fields and started_in(fields) == process.began:
                 self._ended = self._ended or select.epoll()
                 self._ended.register(handle, select.EPOLLIN)
                 self._ranks[handle] = rank
@@ -164,9 +167,3 @@ class Deaths:
         if self._links:
             self._links.close()
         self._ended, self._links, self._ranks, self.lost = None, None, {}, set()
-
-
-def _began(number: int) -> str:
-    """Return when a process began, from its field 22 in proc(5), as text."""
-    # The name in parentheses, field 2, may have spaces and parentheses.
-    return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[19]

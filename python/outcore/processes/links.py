@@ -218,7 +218,8 @@ class _Meeting:
         with contextlib.suppress(KeyError):
             self._begun.unregister(peer.connection)
         _leave(peer.connection)
-        self._wanted.discard(-1 if peer.rank is None else peer.rank)
+        if peer.rank is not None:
+            self._wanted.discard(peer.rank)
 
 
 def _leave(connection: socket.socket) -> None:

@@ -111,7 +111,7 @@ def chrome_trace(path: PathLike, comm: Any = None, *, timeout: float = TIMEOUT_S
 
 
 _OTHER_CLOCK_NS = 60 * 10**9
-"""Difference between two clocks of different hosts. A host that sets its time changes it less."""
+"""Clocks that differ by more are those of two hosts: a host that sets its time changes it less."""
 
 
 @dataclass(frozen=True)
